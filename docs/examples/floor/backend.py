@@ -18,9 +18,7 @@ TYPES: Final = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": 
 
 def make_ticket(options: argparse.Namespace, origin: str) -> str:
     """Ask the gateway for a ticket, with the certificate of this backend."""
-    context = ssl.create_default_context(cafile=options.certificates / "ca.pem")
-    context.load_cert_chain(options.certificates / "backend.pem", options.certificates / "backend.key")
-    connection = http.client.HTTPSConnection(options.admin, context=context, timeout=10)
+    connection = http.client.HTTPSConnection(options.admin, context=options.tls, timeout=10)
     wish = {"principal": "floor-page", "receive": GLOBS, "origin": origin}
     headers = {"content-type": "application/json", "maxam-admin": "1"}
     try:
@@ -35,9 +33,8 @@ async def forward(
     options: argparse.Namespace, head: bytes, reader: asyncio.StreamReader, out: asyncio.StreamWriter
 ) -> None:
     """Connect a socket of the page to the web listener of the gateway."""
-    context = ssl.create_default_context(cafile=options.certificates / "ca.pem")
     host, _, port = options.web.rpartition(":")
-    back, there = await asyncio.open_connection(host, int(port), ssl=context)
+    back, there = await asyncio.open_connection(host, int(port), ssl=options.tls)
 
     async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         try:
@@ -54,7 +51,17 @@ async def forward(
 
 
 async def serve(options: argparse.Namespace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one request of the page, and close its connection."""
+    """Answer one request, and close its connection."""
+    try:
+        await answer(options, reader, writer)
+    except (OSError, EOFError, ValueError):
+        pass  # the browser or the gateway is gone, or it is no request: the page tries again
+    finally:
+        writer.close()
+
+
+async def answer(options: argparse.Namespace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one request of the page."""
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
     (method, path, *_), *lines = (line.split(" ") for line in head.decode("latin-1").split("\r\n"))
     headers = {line[0].lower(): " ".join(line[1:]) for line in lines}
@@ -65,15 +72,16 @@ async def serve(options: argparse.Namespace, reader: asyncio.StreamReader, write
         await forward(options, head, reader, writer)
         return
     if (method, path) == ("POST", "/ticket") and headers.get("origin:") == origin:
-        ticket = await asyncio.to_thread(make_ticket, options, origin)
-        status, body = "200 OK", ticket.encode()
+        try:
+            status, body = "200 OK", (await asyncio.to_thread(make_ticket, options, origin)).encode()
+        except (OSError, KeyError):
+            status = "503 Service Unavailable"
     elif method == "GET" and file.suffix in TYPES and file.is_file():
         status, kind, body = "200 OK", TYPES[file.suffix], file.read_bytes()
-    answer = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\ncache-control: no-store\r\n"
+    start = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\ncache-control: no-store\r\n"
     policy = "; ".join(("default-src 'self'", "img-src data:", "frame-ancestors 'none'"))
-    writer.write(f"{answer}content-security-policy: {policy}\r\nconnection: close\r\n\r\n".encode() + body)
+    writer.write(f"{start}content-security-policy: {policy}\r\nconnection: close\r\n\r\n".encode() + body)
     await writer.drain()
-    writer.close()
 
 
 async def main() -> None:
@@ -87,6 +95,8 @@ async def main() -> None:
         "--certificates", type=Path, default=Path("certs-dev"), help="folder with ca, backend [certs-dev]"
     )
     options = parser.parse_args()
+    options.tls = ssl.create_default_context(cafile=options.certificates / "ca.pem")
+    options.tls.load_cert_chain(options.certificates / "backend.pem", options.certificates / "backend.key")
     server = await asyncio.start_server(
         lambda reader, writer: serve(options, reader, writer), "127.0.0.1", options.port
     )
