@@ -431,11 +431,9 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
                     f"[enrolment] folder needs {place} too; add it, or take the folder away to enrol nobody",
                 )
     check_links(settings.link, settings.follow, settings.cluster, settings.limits.frame_body_bytes_max)
-    if settings.fronts is not None and (settings.follow is not None or settings.cluster is not None):
-        other = "follow" if settings.follow is not None else "cluster"
+    if settings.fronts is not None and settings.follow is not None:
         raise MistakeError(
-            "fronts",
-            f"[fronts] excludes [{other}]: fronts serve the clients of a gateway that stands alone. Remove one",
+            "fronts", "[fronts] excludes [follow]: a gateway that follows another one has no clients. Remove one"
         )
     check_web(settings.web, tables)
 

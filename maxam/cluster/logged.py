@@ -106,6 +106,11 @@ class LoggedJournal:
     # what the loop of commits asks for
 
     @property
+    def position(self) -> Position:
+        """The position after the last block that the log has."""
+        return self.place.position
+
+    @property
     def block_bytes_max(self) -> int:
         """Size from which on a block takes no further operation."""
         return self._block_bytes_max

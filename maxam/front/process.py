@@ -19,7 +19,7 @@ import trio
 from maxam.broker.broker import Broker
 from maxam.cluster import wire
 from maxam.config import Limits, Settings
-from maxam.errors import JournalError, MaxamError
+from maxam.errors import JournalError, MaxamError, ProtocolError
 from maxam.front.answers import Answers
 from maxam.front.figures import FigureReader
 from maxam.front.loop import FrontLoop
@@ -27,7 +27,7 @@ from maxam.front.replica import Replica, ReplicaError
 from maxam.front.reports import Reports
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.bridge_links import BridgeLinks
-from maxam.gateway.clients import Clients
+from maxam.gateway.clients import SHUTDOWN, Clients
 from maxam.gateway.clock import WallClock
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.front_link import FrontLink, FrontLinkError
@@ -50,6 +50,9 @@ _COMMITTED_LOOK_S: Final = 0.005
 _TRIES: Final = 20  # to read a journal whose files are renamed meanwhile
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)  # as the gateway has them
 _COLLECT_ALL_INTERVAL_S: Final = 900
+_SILENCE_LOOK_S: Final = 1.0
+_BEHIND_LOOK_S: Final = 0.1
+_BEHIND_S: Final = 30.0  # that files may take to get what the log of a cluster has
 _ASKED_MAX: Final = 1000  # questions that wait
 
 
@@ -127,6 +130,8 @@ class FrontProcess:
         self._ready = False
         self._taken = 0  # connections that were handed over
         self._stopping = trio.Event()
+        self._shutdown = SHUTDOWN
+        self._heard_s = trio.current_time()  # when the last frames came
 
     async def run(self) -> None:
         """Serve until the gateway ends or stops.
@@ -150,12 +155,14 @@ class FrontProcess:
             lasting.start_soon(self._settle, settle)
             lasting.start_soon(self._read, read)
             lasting.start_soon(_collect_garbage)
+            if self._settings.cluster is not None and self._settings.cluster.cut_off_s:
+                lasting.start_soon(self._watch_gateway, self._settings.cluster.cut_off_s)
             async with trio.open_nursery() as clients:
                 lasting.start_soon(self._link.run, partial(self._receive, clients))
                 lasting.start_soon(self._take, clients)
                 self._note_ready()
                 await self._stopping.wait()
-                self._clients.close()
+                self._clients.close(self._shutdown)
                 clients.cancel_scope.deadline = trio.current_time() + self._settings.limits.stop_timeout_s
             self._broker.record_acknowledgements()
             with trio.move_on_after(1):
@@ -165,7 +172,24 @@ class FrontProcess:
             self._send_report()
             lasting.cancel_scope.cancel()
 
+    async def _watch_gateway(self, cut_off_s: float) -> None:
+        """End if the gateway is silent for so long: another member may lead, and its clients are to find it.
+
+        Raises:
+            FrontLinkError: It is.
+        """
+        looked_s = trio.current_time()
+        while True:
+            await trio.sleep(_SILENCE_LOOK_S)
+            now_s = trio.current_time()
+            if (
+                now_s - self._heard_s > cut_off_s and now_s - looked_s < 2 * _SILENCE_LOOK_S
+            ):  # it was not stopped itself
+                raise FrontLinkError("the gateway is silent")
+            looked_s = now_s
+
     def _receive(self, _clients: trio.Nursery, frames: list[wire.Frame]) -> None:
+        self._heard_s = trio.current_time()
         known: list[wire.Frame] = []
         for frame in frames:
             if frame.type == wire.REPORT:
@@ -177,7 +201,8 @@ class FrontProcess:
             elif frame.type == wire.ASK:
                 with suppress(trio.WouldBlock):  # the gateway waits for a second
                     self._asked.send_nowait(json.loads(frame.body))
-            elif frame.type == wire.EXPEL and frame.body == b'{"all": true}':
+            elif frame.type == wire.EXPEL and frame.body.startswith(b'{"all"'):
+                self._shutdown = ProtocolError(*json.loads(frame.body)["all"])
                 self._stopping.set()
             else:
                 known.append(frame)
@@ -325,7 +350,7 @@ async def _run(connected: socket.socket, taking: socket.socket) -> None:
     welcome = wire.read_welcome(_receive_frame(connected).body)
     loaded = take_contents(settings, contents, None)
     link = FrontLink(connected, _UNSENT_BYTES_MAX)
-    broker, position = _read_journal(settings, loaded)
+    broker, position = _read_journal(settings, loaded, welcome.position)
     clock = WallClock(broker.accepted_at_us, settings.limits.clock_jump_s_max, trio.current_time())
     replica = Replica(
         broker, name, position, welcome.position, link.send, lambda: (trio.current_time(), clock.now_us())
@@ -353,14 +378,17 @@ def _receive(connected: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _read_journal(settings: Settings, loaded: LoadedConfig) -> tuple[Broker, Position]:
-    """Return a broker with what the files of the journal hold, and the position where they end.
+def _read_journal(settings: Settings, loaded: LoadedConfig, begun: Position) -> tuple[Broker, Position]:
+    """Return a broker with what the files of the journal hold, and the position where they end, which is `begun` or later.
+
+    A member of a cluster writes its journal after the log, so its files may be behind for a moment.
 
     Raises:
         JournalError: The files cannot be read.
     """
     folder = str(settings.journal.folder.absolute())
     tries = 0
+    ends_s = time.monotonic() + _BEHIND_S
     while True:
         broker = Broker(settings.limits, loaded.policy, loaded.registry)
         replay = Replay(folder, OsDisk())
@@ -368,8 +396,10 @@ def _read_journal(settings: Settings, loaded: LoadedConfig) -> tuple[Broker, Pos
         try:
             for record in replay.records(following=True):
                 broker.replay(record)
-            broker.backfills.run(broker.store)
-            break
+            if replay.position.revision >= begun.revision or time.monotonic() > ends_s:
+                broker.backfills.run(broker.store)
+                break
+            time.sleep(_BEHIND_LOOK_S)
         except (JournalError, OSError) as error:  # a segment was sealed meanwhile, as a rule
             tries += 1
             if tries == _TRIES:
@@ -378,6 +408,8 @@ def _read_journal(settings: Settings, loaded: LoadedConfig) -> tuple[Broker, Pos
         finally:
             gc.enable()
     position = replay.position
+    if position.revision < begun.revision:
+        raise JournalError(f"{folder} ends before revision {begun.revision}, which the gateway has committed")
     if position.chain == 0 and position.revision > 0:
         chain = end_chain(folder, "changes", position.revision)
         position = Position(position.revision, position.accepted_at_us, chain)

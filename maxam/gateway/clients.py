@@ -33,6 +33,8 @@ from maxam.gateway.web_pings import keep_alive
 from maxam.gateway.web_socket import WebSocket
 from maxam.records import Identity
 
+SHUTDOWN: Final = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
+
 
 class Committer(Protocol):
     """The part of a commit loop that serves clients; on a front it hands operations to the gateway."""
@@ -154,13 +156,12 @@ class Clients:
             self.close()
             nursery.cancel_scope.deadline = trio.current_time() + self._settings.limits.stop_timeout_s
 
-    def close(self) -> None:
-        """Send each client the shutdown message, and accept no other."""
+    def close(self, error: ProtocolError = SHUTDOWN) -> None:
+        """Send each client an ERROR, by default the shutdown message, and accept no other."""
         self.closed = True
         self._committer.wills_held = self._presence.held = True
-        shutdown = ProtocolError("broker is stopping", "the broker is stopping; connect again in a moment")
         for connection in list(self._connections):
-            connection.expel(shutdown)
+            connection.expel(error)
 
     @property
     def count(self) -> int:

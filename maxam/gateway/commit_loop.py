@@ -27,7 +27,7 @@ from maxam.gateway.commit import GroupCommit, Stored
 from maxam.gateway.commit_times import CommitTimes
 from maxam.gateway.delivery_scheduler import DeliveryScheduler
 from maxam.gateway.log import LogLimit, log_bug, log_event
-from maxam.journal.encoding import Block
+from maxam.journal.encoding import Block, Position
 
 # How often the pump checks whether the broker has something due: below half of the shortest delay that it keeps.
 _TICK_S: Final = 0.05
@@ -46,6 +46,10 @@ EXIT_DISK: Final = 74  # EX_IOERR of sysexits.h
 
 class Written(Stored, Protocol):
     """A journal as the loop of commits writes it; `Journal` is one. These methods belong to the thread of commits."""
+
+    @property
+    def position(self) -> Position:
+        """The position after the last block that was written."""
 
     def write(self, block: Block) -> None:
         """Store a block; when this returns it is durable. Raises DiskFullError if nothing of it is left."""

@@ -105,10 +105,10 @@ class FrontOrders:
         self._origins = self._intake.ledger.take(operations)
 
     def committed(self, block: Block | None) -> None:
-        """Send all fronts the block, which is durable, with what it settles; None if the operations have no record."""
+        """Send all fronts the block, which is durable, with what it settles. Without records there is none, or an empty one."""
         origins = encode_origins(self._origins)
         self._origins = []
-        if block is not None:
+        if block is not None and block.data:
             self.position = block.after
             self._send_all(block_entry(block.data, block.before, block.after, begins=False, origins=origins))
         elif origins:

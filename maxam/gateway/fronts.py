@@ -26,9 +26,9 @@ from maxam.broker.broker import Broker
 from maxam.broker.session import Session
 from maxam.cluster import wire
 from maxam.config import Settings
-from maxam.errors import MaxamError
+from maxam.errors import MaxamError, ProtocolError
 from maxam.gateway.audit import Audit
-from maxam.gateway.clients import Clients
+from maxam.gateway.clients import SHUTDOWN, Clients
 from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.front_asks import FrontAsks
 from maxam.gateway.front_children import Accepted, Front, Started, end_process, start_process
@@ -47,6 +47,7 @@ from maxam.journal.encoding import Position
 
 _UNSENT_BYTES_MAX: Final = 268_435_456  # for a front that reads the journal meanwhile
 _TICK_S: Final = 0.05
+BEAT_S: Final = 0.5  # between two signs of life to the fronts of a member of a cluster
 _START_S: Final = 30.0  # that clients wait for all fronts
 _SLOW_RESTART_S: Final = 1.0  # after a front that has not become ready
 _SOURCES_S: Final = 5.0  # a front that has not taken new files by then is killed
@@ -123,10 +124,10 @@ class Fronts:
         """Connections of clients that fronts have."""
         return sum(front.handed - front.ended for front in self.running) + len(self._held)
 
-    async def serve(self, listening: socket.socket, stopping: trio.Event, ready: Callable[[], None]) -> None:
+    async def serve(self, listening: socket.socket, stopping: trio.Event, ready: Callable[[], None] | None) -> None:
         """Run the fronts and accept clients until `stopping` is set; then have all clients sent the shutdown message.
 
-        `ready` is called once, when all fronts serve.
+        `ready` is called once, when all fronts serve, if there is one.
         """
         accepting = trio.CancelScope()
         async with trio.open_nursery() as nursery:
@@ -141,14 +142,19 @@ class Fronts:
             self._clients.close()
             for accepted in self._held:
                 accepted.connected.close()
-            for front in self.running:
-                front.link.send(wire.frame(wire.EXPEL, json.dumps({"all": True}).encode()))
+            self.dismiss()
             with trio.move_on_after(self._settings.limits.stop_timeout_s + _STOP_MARGIN_S):
                 while self.running:
                     await self._wait_change()
             if self._spare is not None:
                 await end_process(self._spare)
             nursery.cancel_scope.cancel()
+
+    def dismiss(self, error: ProtocolError = SHUTDOWN) -> None:
+        """Have all clients sent an ERROR, by default the shutdown message."""
+        told = {"all": [error.message, error.detail]}
+        for front in self.running:
+            front.link.send(wire.frame(wire.EXPEL, json.dumps(told).encode()))
 
     def degraded(self) -> list[str]:
         """Return a line while fronts are missing."""
@@ -209,12 +215,15 @@ class Fronts:
 
     # Connections.
 
-    async def _accept(self, listening: socket.socket, accepting: trio.CancelScope, ready: Callable[[], None]) -> None:
+    async def _accept(
+        self, listening: socket.socket, accepting: trio.CancelScope, ready: Callable[[], None] | None
+    ) -> None:
         """Accept once all fronts serve, so that the first of them does not get all clients."""
         with trio.move_on_after(_START_S):
             while self._serving < self._count:
                 await self._wait_change()
-        ready()
+        if ready is not None:
+            ready()
         await self._clients.accept(listening, self._accepted, accepting)
 
     def _accepted(self, connected: socket.socket, host: str, port: int) -> None:
@@ -348,8 +357,14 @@ class Fronts:
         self.reports.take(front, told)
 
     async def _tick(self) -> None:
+        beat_s = trio.current_time()
         while True:
-            self.orders.claims.tick(trio.current_time())
+            now_s = trio.current_time()
+            self.orders.claims.tick(now_s)
+            if self._settings.cluster is not None and now_s >= beat_s:
+                beat_s = now_s + BEAT_S
+                for front in self.running:
+                    front.link.send(wire.frame(wire.REPORT, b"{}"))
             if self._broker.memory_low != self._memory_low:
                 self._memory_low = self._broker.memory_low
                 told = wire.frame(wire.REPORT, json.dumps({"memory_low": self._memory_low}).encode())

@@ -543,8 +543,10 @@ async def _expel(gateway: "Gateway", error: ProtocolError, within_s: float) -> N
     """End all connections of clients with an ERROR, which they get some time to read."""
     for connection in list(gateway.connections):
         connection.expel(error)
+    if gateway.fronts is not None:
+        gateway.fronts.dismiss(error)
     with trio.move_on_after(within_s):
-        while gateway.connections:  # noqa: ASYNC110  # a dictionary has no event
+        while gateway.connections_open:  # noqa: ASYNC110  # a dictionary has no event
             await trio.sleep(_TICK_S / 5)
     _cut(gateway)
 

@@ -220,13 +220,16 @@ class Gateway:
         self._stopping: Final = trio.Event()
         self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
-        self.fronts: Final = self._make_fronts() if settings.fronts is not None and settings.fronts.count else None
-        self.reloader.fronts = self.fronts
+        self.fronts: Fronts | None = None
+        if role.serves:
+            self._make_fronts()
         if self.links is not None:
             role.join(self.links)
 
-    def _make_fronts(self) -> "Fronts":
-        """Return the processes that have the clients. Their modules are loaded only if they are wanted."""
+    def _make_fronts(self) -> None:
+        """Have processes that have the clients, if they are wanted. Only then their modules are loaded."""
+        if self.settings.fronts is None or not self.settings.fronts.count:
+            return
         from maxam.gateway.fronts import Fronts  # noqa: PLC0415
 
         fronts = Fronts(
@@ -237,7 +240,7 @@ class Gateway:
             lambda: self.reloader.loaded,
             self.audit,
             self.presence,
-            self._journal.position,
+            self.role.written.position,
             self.clock.now_us,
             self.staleness,
             self.shadows,
@@ -247,7 +250,7 @@ class Gateway:
         self.rates.fronts = fronts.reports.busy
         self.owed_watch.fronts = fronts.reports.owed
         self.owed_watch.expel = fronts.asks.expel
-        return fronts
+        self.reloader.fronts = self.fronts = fronts
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
@@ -343,7 +346,8 @@ class Gateway:
             lasting.start_soon(self.role.run, self)
             if self.web is not None and listening is not None:
                 addresses += [*["", ""][: 3 - len(addresses)], self.web.address]
-            if self.fronts is None:
+            fronts_first = self.fronts is not None  # the gateway is ready once they serve; a follower has none
+            if not fronts_first:
                 ready(addresses)
             if listening is None:
                 await self._serving.wait()
@@ -351,6 +355,7 @@ class Gateway:
                 if listening is None:
                     listening = self._listen()
                     self.address = listening.getsockname()[:2]
+                    self._make_fronts()
                     self._start_serving(lasting)
                     log_event(logging.INFO, "serving", address=address_text(*self.address))
                 if self.web is not None:
@@ -358,7 +363,8 @@ class Gateway:
                 if self.fronts is None:
                     await self.clients.serve(listening, self._stopping)
                 else:
-                    await self.fronts.serve(listening, self._stopping, partial(ready, addresses))
+                    on_ready = partial(ready, addresses) if fronts_first else None
+                    await self.fronts.serve(listening, self._stopping, on_ready)
                 with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
                     await self.committer.drained()
             lasting.cancel_scope.cancel()

@@ -154,9 +154,12 @@ def started(site: ClusterSite) -> None:
         site.wait_for(name, "following")
 
 
-def test_a_killed_leader_is_followed_by_another(tmp_path: Path, certificates: Path, etcd: EtcdCluster) -> None:
+@pytest.mark.parametrize("fronts", [0, 2])
+def test_a_killed_leader_is_followed_by_another(
+    tmp_path: Path, certificates: Path, etcd: EtcdCluster, fronts: int
+) -> None:
     """Nothing accepted is lost, the order is kept, the durable session goes on, and the killed member follows when it is back."""
-    with ClusterSite(tmp_path / "site", certificates, etcd, 2) as site:
+    with ClusterSite(tmp_path / "site", certificates, etcd, 2, fronts=fronts) as site:
         started(site)
         load = Load(site, certificates)
 
@@ -172,6 +175,7 @@ def test_a_killed_leader_is_followed_by_another(tmp_path: Path, certificates: Pa
 
         trio.run(load.under, work)
         assert load.gap_s < PATIENCE_S
+        assert [site.members[name].log().count(" front-started ") >= fronts for name in "ab"] == [True, True]
         require_equal(site, "a", "b")
 
 

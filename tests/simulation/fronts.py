@@ -137,6 +137,7 @@ class Fronted:
             count,
             Limits(takeovers_per_minute_max=10**6),
             {"anna": EVERYTHING, "bert": EVERYTHING},
+            proves=seed % 4 == 3,
         )
         self.seats: Final[list[Seat]] = []
         self.last: Seat | None = None  # the one that acted last

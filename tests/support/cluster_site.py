@@ -40,6 +40,7 @@ class ClusterSite:
         count: int,
         *,
         etcd_hosts: Sequence[str] = (),
+        fronts: int = 0,
         **cluster: object,
     ) -> None:
         """Write the configurations; nothing runs yet.
@@ -50,6 +51,7 @@ class ClusterSite:
             etcd: Runs.
             count: Number of members.
             etcd_hosts: The address of all nodes of etcd by which each member finds them; none for the nodes' own.
+            fronts: Number of fronts of each member.
             cluster: Further settings of `[cluster]`.
         """
         self.members: dict[str, GatewayProcess] = {}
@@ -59,7 +61,8 @@ class ClusterSite:
         for number, name in enumerate("abcde"[:count]):
             own = folder / name
             own.mkdir(parents=True)
-            member = GatewayProcess(own, certificates, policy, SCHEMAS)
+            settings = f"[fronts]\ncount = {fronts}" if fronts else ""
+            member = GatewayProcess(own, certificates, policy, SCHEMAS, settings)
             listener, admin, link = kept_ports(3)
             self.ports[name] = listener
             text = (own / "maxam.toml").read_text("utf-8")

@@ -25,18 +25,25 @@ from tests.support.sans_io import EVERYTHING, UNCHECKED, Client, World, fingerpr
 
 
 class ListedJournal:
-    """A journal in memory."""
+    """A journal in memory. One that `proves` is that of a leader of a cluster: what has no record needs a block too."""
 
     block_bytes_max = 0
-    proves = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, proves: bool = False) -> None:
+        self.proves = proves
         self.encoder = Encoder(START, SYNC)
         self.blocks: list[Block] = []
 
     def encode(self, records: list[Record]) -> Block:
-        """Return the block of records."""
+        """Return the block of records; an empty one for none."""
+        if not records:
+            return Block(b"", self.encoder.position, self.encoder.position, settling=True)
         return self.encoder.encode(records)
+
+    def write(self, block: Block) -> None:
+        """Store a block."""
+        if block.data:
+            self.blocks.append(block)
 
     def records(self) -> list[Record]:
         """Return all records that were written."""
@@ -111,10 +118,11 @@ class FrontedWorld:
     count: int = 2
     limits: Limits = field(default_factory=Limits)
     principals: dict[str, Any] = field(default_factory=lambda: {"anna": EVERYTHING})
+    proves: bool = False
 
     def __post_init__(self) -> None:
         self.leader = World.make(limits=self.limits, **self.principals)
-        self.journal = ListedJournal()
+        self.journal = ListedJournal(proves=self.proves)
         self.rates = ConnectRates(self.limits)
         self.made = 0
         self.policies: dict[int, dict[str, Any]] = {}  # by their number
@@ -166,7 +174,7 @@ class FrontedWorld:
     def restart(self, *, written: bool) -> None:
         """End the process and all fronts; start again. A block that was being written is on the disk, or is not."""
         if self.block is not None and written:
-            self.journal.blocks.append(self.block)
+            self.journal.write(self.block)
         for front in self.fronts:
             front.alive = False
         self.leader = self._recovered()
@@ -250,7 +258,7 @@ class FrontedWorld:
             self.group.refused(self.leader.now_s)
             self.pass_time(REFUSED_DELAY_S)
         else:
-            self.journal.blocks.append(block)
+            self.journal.write(block)
             self.group.written()
         self.leader.broker.scan()
         return True
