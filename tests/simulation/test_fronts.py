@@ -1,4 +1,4 @@
-"""Clients of a broker with 0, 1 or 3 fronts are promised the same, whatever fails."""
+"""Clients of a broker with 0, 1 or 3 fronts are promised the same, whatever fails, and each bug is noticed."""
 
 import os
 import subprocess
@@ -9,6 +9,10 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.fronts import COUNTED, COUNTS, Fronted, alike, simulate
+from tests.simulation.fronts_mutants import FRONTS_MUTANTS
+from tests.simulation.mutants import Mutant
+
+SEEDS_OF_A_MUTANT = 3
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -48,3 +52,23 @@ def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(sys, "argv", ["simulation", "--kinds", "fronts", "--seeds", "1", "--jobs", "1"]):
         assert main() == 0
     assert capsys.readouterr().out.startswith("1 seeds, ")
+
+
+# A mutant changes byte code; of a module that is machine code there is none, so those run only where it is Python.
+@pytest.mark.parametrize(
+    "mutant", [mutant for mutant in FRONTS_MUTANTS if not mutant.compiled], ids=lambda mutant: mutant.name
+)
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    """Each bug put in on purpose is noticed within few seeds."""
+    with mutant.applied():
+        assert _noticed(mutant), f"the simulation does not notice: {mutant.name}"
+
+
+def _noticed(mutant: Mutant) -> bool:
+    for seed in range(mutant.first, mutant.first + SEEDS_OF_A_MUTANT):
+        try:
+            Fronted(seed, 3).run()
+            alike(seed)
+        except Exception:  # noqa: BLE001  # a Violation, or a front itself stumbles
+            return True
+    return False
