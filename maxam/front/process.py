@@ -173,7 +173,7 @@ class FrontProcess:
             lasting.cancel_scope.cancel()
 
     async def _watch_gateway(self, cut_off_s: float) -> None:
-        """End if the gateway is silent for so long: another member may lead, and its clients are to find it.
+        """End if the gateway is silent for `cut_off_s`: another member may lead, and its clients are to find it.
 
         Raises:
             FrontLinkError: It is.

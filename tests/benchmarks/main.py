@@ -10,6 +10,7 @@ from tests.benchmarks.console import console_command
 from tests.benchmarks.disk import disk_command
 from tests.benchmarks.estate import estate_command
 from tests.benchmarks.etcd import etcd_command
+from tests.benchmarks.fronts import fronts_command
 from tests.benchmarks.grow import grow_command
 from tests.benchmarks.holds import holds_command
 from tests.benchmarks.observer import observer_command
@@ -24,6 +25,7 @@ _COMMANDS: Final = (
     refined_command,
     compare_command,
     grow_command,
+    fronts_command,
     pipeline_command,
     holds_command,
     console_command,

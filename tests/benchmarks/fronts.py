@@ -1,0 +1,97 @@
+"""What fronts bring: MESSAGEs to many subscribers with fronts and without, in turn, and the processor time of each process.
+
+Gateway, fronts and load use all cores. So on a machine with few cores the rates show what is left for the gateway. The processor
+time of a MESSAGE in the busiest process does not depend on that: it is the limit where there are enough cores.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import click
+
+from maxam.bench.bodies import METER_READING, SCHEMAS, avro_bodies, read_schemas
+from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
+from maxam.bench.run import run
+from maxam.bench.syntax import MAXAM
+from tests.benchmarks.brokers.maxam import gateway
+from tests.benchmarks.brokers.process import process_cpu_s, tree
+
+_BODIES: Final = 1000
+_BODY_BYTES: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run.
+
+    Attributes:
+        messages_per_s: MESSAGEs of all subscribers.
+        sends_per_s: SENDs.
+        gateway_us: Processor time of the gateway process for a SEND, microseconds.
+        busiest_us: Processor time of the busiest process for a MESSAGE.
+        all_us: The same of all processes of the gateway.
+    """
+
+    messages_per_s: float
+    sends_per_s: float
+    gateway_us: float
+    busiest_us: float
+    all_us: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.messages_per_s:12,.0f} MESSAGE/s {self.sends_per_s:9,.0f} SEND/s; CPU us: {self.busiest_us:.3f} a MESSAGE in the busiest"
+            f" process, {self.all_us:.3f} in all, {self.gateway_us:.2f} a SEND in the gateway process"
+        )
+
+
+def measure(fronts: int, subscribers: int, rate: float, seconds: float, topics: int) -> Measured:
+    """Run the load against a gateway of its own."""
+    bodies = tuple(avro_bodies(read_schemas(SCHEMAS), METER_READING, MAXAM.topic(0), _BODIES, _BODY_BYTES))
+    group = SubscriberGroup("subscribers", subscribers, (MAXAM.glob,), observe=OBSERVE_AT_MAXIMUM)
+    settings = f"[fronts]\ncount = {fronts}\n" if fronts else ""
+    with gateway(os.sched_getaffinity(0), settings=settings) as broker:
+        seen: list[dict[int, float]] = []
+
+        def note(_begins: bool) -> None:
+            seen.append({pid: process_cpu_s(pid) for pid in tree(broker.pid)})
+
+        plan = Plan(broker.target, bodies, (group,), topics=topics, per_second=rate, seconds=seconds)
+        report = run(plan, None, note)
+        before, after = seen[0], seen[1]
+        used = {pid: after[pid] - before.get(pid, 0.0) for pid in after}
+        messages = report.messages_per_s * report.seconds
+        sends = report.sends_per_s * report.seconds
+        return Measured(
+            report.messages_per_s,
+            report.sends_per_s,
+            used[broker.pid] / sends * 1e6,
+            max(used.values()) / messages * 1e6,
+            sum(used.values()) / messages * 1e6,
+        )
+
+
+@click.command("fronts")
+@click.option("--fronts", default=2, help="Number of fronts.")
+@click.option("--pairs", default=5, help="Runs with fronts and without, in turn.")
+@click.option("--subscribers", default=1000, help="Connections that subscribe to all topics.")
+@click.option("--topics", default=100, help="Number of topics.")
+@click.option("--rate", default=0.0, help="SENDs a second; 0 for as many as receipts come for.")
+@click.option("--seconds", default=5.0, help="Time that is measured in each run.")
+def fronts_command(fronts: int, pairs: int, subscribers: int, topics: int, rate: float, seconds: float) -> None:
+    """Measure MESSAGEs to many subscribers with fronts and without, in turn."""
+    found: dict[int, list[Measured]] = {0: [], fronts: []}
+    for _ in range(pairs):
+        for count, runs in found.items():
+            runs.append(measure(count, subscribers, rate, seconds, topics))
+            sys.stdout.write(f"{count} fronts: {runs[-1]}\n")
+            sys.stdout.flush()
+    ratios = [ours.messages_per_s / theirs.messages_per_s for theirs, ours in zip(found[0], found[fronts], strict=True)]
+    shares = [theirs.busiest_us / ours.busiest_us for theirs, ours in zip(found[0], found[fronts], strict=True)]
+    sys.stdout.write(
+        f"{fronts} fronts against none, median of {pairs} pairs: {median(ratios):.2f} times the MESSAGEs, the busiest process needs"
+        f" 1/{median(shares):.2f} of the processor time for a MESSAGE\n"
+    )
