@@ -57,5 +57,6 @@ class Addresses:
                     if turn == last:
                         raise
                 else:
+                    client.address = addresses[turn % len(addresses)]
                     yield client
                     return

@@ -69,6 +69,7 @@ class Client(KeepsValues):
         server: Name and version of the server, from CONNECTED.
         version: `1.1` or `1.2`.
         incarnation: Identifies the journal of the gateway: positions of another one are unavailable. Empty for other servers.
+        address: Host and port that it was made to, of several. None over a stream of the caller's.
     """
 
     def __init__(self, link: Link, connected: Connected) -> None:
@@ -76,6 +77,7 @@ class Client(KeepsValues):
         self.server: Final = connected.server
         self.version: Final = encoder.VERSION_TEXTS[connected.version].decode()
         self.incarnation: Final = connected.incarnation
+        self.address: tuple[str, int] | None = None
         self._link: Final = link
 
     async def send(

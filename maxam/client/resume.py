@@ -28,6 +28,8 @@ from maxam.stomp.answers import Receipt
 
 PAUSE_MIN_S: Final = 0.25  # at most, before the first attempt to dial again; doubles with each, up to the greatest
 PAUSE_MAX_S: Final = 30.0
+PAUSE_SEARCH_S: Final = 1.0  # the greatest with several addresses, at first: the next leader of a cluster serves within seconds
+SEARCH_S: Final = 30.0  # after a loss, the time for which that holds
 STABLE_AFTER_S: Final = 10.0  # after a connection that lived this long, the pauses start again with the shortest
 
 Dial = Callable[[str | None], AbstractAsyncContextManager[Client]]  # argument: the client-id
@@ -50,7 +52,8 @@ async def resume(
         dial: Makes one connection.
         client_id: Identifier of the session. None lets the gateway choose one at the first connection.
         on_loss: Called with the reason why a connection was lost or not made, and the seconds until the next attempt.
-        search: Returns another address that takes connections; empty for none. It is asked while a heart-beat is late.
+        search: Returns another address that takes connections; empty for none. It is asked while a heart-beat is late. With it
+            the pauses stay short for a while after a loss, as another address may serve soon.
         on_state: Called with each new state.
         final: Returns True for a reason after which there is no further attempt.
 
@@ -77,6 +80,7 @@ class ResumingClient(KeepsValues):
         session: The client-id of the session, kept from connection to connection.
         connections: Number of connections so far.
         incarnation: Like `Client.incarnation`, of the newest connection.
+        address: Like `Client.address`, of the newest connection.
         state: Connected, waiting for the next attempt, or closed, with the reason.
     """
 
@@ -92,6 +96,7 @@ class ResumingClient(KeepsValues):
         self.session = client_id
         self.connections = 0
         self.incarnation = ""
+        self.address: tuple[str, int] | None = None
         self._dial: Final = dial
         self.state = State("connecting")
         self._on_loss: Final = on_loss
@@ -228,12 +233,14 @@ class ResumingClient(KeepsValues):
 
     async def _serve(self, task_status: anyio.abc.TaskStatus[ClientError | None]) -> None:
         pause_s = PAUSE_MIN_S
+        lost_s = anyio.current_time()
         while True:
             began_s = anyio.current_time()
             try:
                 async with self._dial(self.session) as client:
                     self.session = self.session or client.session or None
                     self.incarnation = client.incarnation
+                    self.address = client.address
                     for subscription in list(self._subscriptions):
                         await subscription._continue(client)
                     self.connections += 1
@@ -242,6 +249,7 @@ class ResumingClient(KeepsValues):
                     if self.connections == 1:
                         task_status.started(None)
                     reason = await self._ended(client)
+                    lost_s = anyio.current_time()
             except ClientError as error:
                 reason = error
             self._set(None)
@@ -262,7 +270,8 @@ class ResumingClient(KeepsValues):
                 self._on_loss(reason, wait_s)
             await anyio.sleep(wait_s)
             self._show(State("connecting", reason))
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            searching = self._search is not None and anyio.current_time() - lost_s < SEARCH_S
+            pause_s = min(2 * pause_s, PAUSE_SEARCH_S if searching else PAUSE_MAX_S)
 
 
 @final
