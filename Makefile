@@ -42,6 +42,10 @@ demo-web: $(INSTALLED) ## a venue floor in the browser: gateway, machines and a 
 	deploy/build-floor var/floor-page
 	$(FROM_WHEEL) $(BIN)/python docs/examples/floor/demo.py --page var/floor-page $(FLOOR_ARGS)
 
+.PHONY: demo-cluster
+demo-cluster: $(INSTALLED) ## three gateways on three nodes of etcd; the key k kills the leader (CLUSTER_ARGS="--kills 3 --json")
+	$(FROM_WHEEL) $(BIN)/python -m maxam.demo.cluster $(CLUSTER_ARGS)
+
 check: $(DEV) ## lint, unit and property tests without the slow ones, interpreted: below a minute
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint check-tests
 

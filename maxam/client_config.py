@@ -29,8 +29,9 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _F = TypeVar("_F", bound=Callable[..., object])
 
 
-def server_option(*former: str, default: str = DEFAULTS["server"]) -> Callable[[_F], _F]:
-    """Return the option for the address of the STOMP listener, with its former names in one program."""
+def server_option(*former: str, default: str = DEFAULTS["server"], several: bool = False) -> Callable[[_F], _F]:
+    """Return the option for the address of the STOMP listener, or of several, with its former names in one program."""
+    further = " Separate several addresses, such as those of a cluster, by commas." if several else ""
     return click.option(
         "-s",
         "--server",
@@ -39,7 +40,7 @@ def server_option(*former: str, default: str = DEFAULTS["server"]) -> Callable[[
         envvar=["MAXAM_SERVER", "MAXAM_STOMP"],
         show_envvar=True,
         metavar="HOST:PORT",
-        help=f"STOMP listener of the gateway. [default: {default}]",
+        help=f"STOMP listener of the gateway.{further} [default: {default}]",
     )
 
 

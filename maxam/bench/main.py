@@ -14,6 +14,7 @@ from rich.console import Console
 from maxam.bench import chart as charts
 from maxam.bench.archive import archive_command
 from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bodies
+from maxam.bench.kills import check_options, kill_leader
 from maxam.bench.output import console, print_reports, progress
 from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, Headers, Plan, SubscriberGroup
 from maxam.bench.report import Report
@@ -22,7 +23,7 @@ from maxam.bench.syntax import SYNTAXES, DestinationSyntax
 from maxam.bench.target import Role, Target, TlsFiles
 from maxam.client_config import given_options, identity_options, server_option
 from maxam.exit_codes import ExitCode
-from maxam.https_client import split_address
+from maxam.https_client import split_addresses
 from maxam.terminal.groups import CommandGroup
 from maxam.terminal.moments import Duration
 from maxam.terminal.options import Pair, RenamedOption
@@ -62,7 +63,7 @@ main.add_command(archive_command)
 
 
 @main.command("run")
-@server_option("--broker")
+@server_option("--broker", several=True)
 @identity_options
 @click.option(
     "--certificates", type=_FILE, metavar="FOLDER", help="Mutual TLS with a folder of `maxam-admin certs dev`."
@@ -248,6 +249,18 @@ main.add_command(archive_command)
     help="With --ack auto, subscribers read every Nth receive in full and count the messages of the others."
     f" Last values are always read. [default: 1 with --rate, else {OBSERVE_AT_MAXIMUM}]",
 )
+@click.option(
+    "--kill-leader",
+    metavar="COMMAND",
+    help="Measure failover: run this command of the shell to kill the gateway at $MAXAM_LEADER_HOST, port $MAXAM_LEADER_PORT.",
+)
+@click.option(
+    "--kills",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How often --kill-leader runs, each time after --duration of load.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one object per run, a line each.")
 @click.option(
     "--chart",
@@ -262,10 +275,17 @@ def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read 
     takes it up. With --rate both count from the time the SEND was due, so they contain the time for which a broker delays
     the publisher. Without --rate they count from the time its block of SENDs was written.
 
+    With --kill-leader it measures how long clients wait for the next leader of a cluster, and whether accepted values are lost.
+
     The exit code is 1 if the figures are not valid. Causes are a rejected SEND, a subscriber that did not end on the last
     value of each topic, and a rate that was not reached.
     """
+    if options["kill_leader"] is not None:
+        check_options(click.get_current_context())
     plan = _plan(options)
+    if options["kill_leader"] is not None:
+        good = kill_leader(plan, options["kill_leader"], options["kills"], options["as_json"])
+        sys.exit(0 if good else ExitCode.CHECK_FAILED)
     chart: Path | None = options["chart"]
     if chart is not None:
         charts.check(chart)
@@ -346,7 +366,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
 def _target(options: Mapping[str, Any], syntax: DestinationSyntax) -> Target:
     given = given_options(click.get_current_context())
     found = {key: setting.value for key, setting in given.resolve().items()}
-    host, port = split_address(found["server"] or "", "--server")
+    (host, port), *others = split_addresses(found["server"] or "", "--server")
     ways = [name for name in ("plain", "certificates") if options[name]]
     if "ca" in given.settings and given.settings["ca"].origin == "--ca":
         ways.append("ca")
@@ -372,6 +392,7 @@ def _target(options: Mapping[str, Any], syntax: DestinationSyntax) -> Target:
         options["virtual_host"],
         options["login"],
         options["passcode"],
+        tuple(others),
     )
 
 
@@ -398,7 +419,7 @@ def _title(plan: Plan) -> str:
     if not plan.per_second and not plan.receipts:
         asked = "as fast as it goes, without receipts"
     size = max(map(len, plan.bodies))
-    return f"{plan.syntax.name} at {plan.target.host}:{plan.target.port}: {plan.publishers} publishers, {plan.topics:,} topics, {size} bytes, {asked}; {plan.seconds:g} s measured"
+    return f"{plan.syntax.name} at {', '.join(f'{host}:{port}' for host, port in plan.target.addresses)}: {plan.publishers} publishers, {plan.topics:,} topics, {size} bytes, {asked}; {plan.seconds:g} s measured"
 
 
 def _remark(reports: Sequence[Report]) -> None:

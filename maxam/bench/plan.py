@@ -121,6 +121,10 @@ class Plan:
                 )
             if group.jitter_ms and not group.round_trip_ms:
                 raise LoadError(f"the {group.name} have jitter on no link; give a round trip too")
+            if group.round_trip_ms and self.target.others:
+                raise LoadError(
+                    f"the {group.name} have a simulated link, which leads to one address; give one --server"
+                )
             if group.durable and group.each_topic:
                 raise LoadError(f"the {group.name} are durable and subscribe to each topic; give one of the two")
 

@@ -68,7 +68,7 @@ class Relay:
     def __init__(self, target: Target, round_trip_ms: float, jitter_ms: float, cores: frozenset[int] | None) -> None:
         """Start one: each way takes half of `round_trip_ms`, and up to half of `jitter_ms` more by chance."""
         listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self.target: Final = replace(target, host="127.0.0.1", port=listener.getsockname()[1])
+        self.target: Final = replace(target, host="127.0.0.1", port=listener.getsockname()[1], others=())
         self._worker: Final = Worker(
             "relay",
             forward,

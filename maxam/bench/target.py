@@ -70,6 +70,12 @@ class Target:
     virtual_host: str = "MAXVAPI"  # the `host` header of CONNECT
     login: str | None = None
     passcode: str | None = None
+    others: tuple[tuple[str, int], ...] = ()  # further addresses; the first at which a server accepts is taken
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """All addresses, in the order in which they are tried."""
+        return (self.host, self.port), *self.others
 
     def tls(self, role: Role) -> TlsFiles | None:
         """Return the files of this role."""
@@ -97,7 +103,8 @@ class Target:
         """
         files = self.tls(role)
         server_name = None if files is None else files.server_name
-        line = Line(self._open(receive_buffer_bytes), self._context(role, context), self._name(role), server_name)
+        connected, address = self._open(receive_buffer_bytes)
+        line = Line(connected, self._context(role, context), self._name(role, address), server_name)
         headers = [
             (b"accept-version", b"1.2"),
             (b"host", self.virtual_host.encode()),
@@ -118,33 +125,46 @@ class Target:
                 f"{error}. If it speaks TLS there, give the CA with --certificates or --ca"
             ) from error
         if frame.command != b"CONNECTED":
-            raise UnreachableError(f"{self._name(role)} answered CONNECT with {frame.command.decode()}: {said(frame)}")
+            raise UnreachableError(f"{line.name} answered CONNECT with {frame.command.decode()}: {said(frame)}")
         return line
 
     def _context(self, role: Role, context: ssl.SSLContext | None) -> ssl.SSLContext | None:
         files = self.tls(role)
         return None if files is None else context or files.context()
 
-    def _name(self, role: Role) -> str:
+    def _name(self, role: Role, address: tuple[str, int]) -> str:
         files = self.tls(role)
         shown = "" if files is None else f", {role.value} with {files.certificate or 'no certificate'}, CA {files.ca}"
-        return f"{self.host}:{self.port} ({self.syntax.name}{shown})"
+        return f"{address[0]}:{address[1]} ({self.syntax.name}{shown})"
 
-    def _open(self, receive_buffer_bytes: int) -> socket.socket:
-        try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
-            connected = socket.socket(found[0], socket.SOCK_STREAM)
-            if receive_buffer_bytes:
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-            connected.settimeout(ANSWER_TIMEOUT_S)
-            connected.connect(found[4])
-        except OSError as error:
-            raise UnreachableError(
-                f"cannot connect to {self.host}:{self.port}: {error.strerror or error}. Check that the broker is running there"
-            ) from error
-        connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connected
+    def _open(self, receive_buffer_bytes: int) -> tuple[socket.socket, tuple[str, int]]:
+        """Return a socket that is connected to the first address that accepts it, and the address."""
+        for address in self.addresses:
+            try:
+                return _connected(address, receive_buffer_bytes), address
+            except OSError as error:
+                if address == self.addresses[-1]:
+                    raise UnreachableError(
+                        f"cannot connect to {', '.join(f'{host}:{port}' for host, port in self.addresses)}:"
+                        f" {error.strerror or error}. Check that the broker is running there"
+                    ) from error
+        raise AssertionError("there is at least one address")
+
+
+def _connected(address: tuple[str, int], receive_buffer_bytes: int) -> socket.socket:
+    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+    connected = socket.socket(found[0], socket.SOCK_STREAM)
+    try:
+        if receive_buffer_bytes:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        connected.settimeout(ANSWER_TIMEOUT_S)
+        connected.connect(found[4])
+    except OSError:
+        connected.close()
+        raise
+    connected.setblocking(False)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
 
 
 @final

@@ -11,6 +11,7 @@ from rich.console import Console
 from maxam.client import CertificateFileError, UnreachableError
 from maxam.config import load_settings
 from maxam.demo.bodies import read_registry
+from maxam.demo.options import machines_option, schemas_option, seconds_option
 from maxam.demo.venue import Plan, play
 from maxam.errors import ConfigurationError, MaxamError
 from maxam.terminal.groups import Failure, error_line, first_error
@@ -38,14 +39,8 @@ GATEWAY: Final = "127.0.0.1:61614"
     show_default=True,
     help="Folder with ca.pem, publisher.pem, publisher.key, subscriber.pem and subscriber.key.",
 )
-@click.option(
-    "--schemas",
-    type=click.Path(path_type=Path),
-    default=Path("schemas"),
-    show_default=True,
-    help="Folder of the shipped schemas.",
-)
-@click.option("--machines", type=click.IntRange(1, 10_000), default=300, show_default=True, help="How many machines.")
+@schemas_option
+@machines_option(300, 10_000, "How many machines.")
 @click.option(
     "--rate",
     type=click.FloatRange(0.01, 100),
@@ -60,9 +55,7 @@ GATEWAY: Final = "127.0.0.1:61614"
     show_default=True,
     help="How long the slow subscriber takes over a message.",
 )
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=None, help="How long to play; without it, until Ctrl-C."
-)
+@seconds_option
 def main(
     gateway: str | None,
     certificates: Path,

@@ -3,10 +3,9 @@
 import random
 import secrets
 import signal
-import subprocess
 import sys
 import time
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -20,38 +19,25 @@ from maxam.demo.estate_folder import CENTRE, make_estate, write_bridge
 from maxam.demo.estate_screen import EstateScreen, Venue
 from maxam.demo.line import Line
 from maxam.demo.machines import Machine
-from maxam.demo.measures import HEADER, Published, Received
+from maxam.demo.options import folder_option, machines_option, schemas_option, seconds_option
+from maxam.demo.processes import END_TIMEOUT_S, Process, end_all, gateway_process
 from maxam.demo.venue import run_machine
 from maxam.errors import MaxamError
+from maxam.failover.measures import HEADER, Published, Received
 from maxam.terminal.groups import error_line, first_error
 
 VENUES: Final = ("V0071", "V0072", "V0073")
 CUT_VENUE: Final = 1  # index of the venue whose line is cut
-START_TIMEOUT_S: Final = 120.0
-END_TIMEOUT_S: Final = 20.0
 _LEGEND: Final = (
     "Outdated: topics whose newest value the centre has not received yet.\n"
     "Unknown: topics that the centre reports as unknown, because the link of their venue is silent."
 )
-_GATEWAY: Final = "from maxam.programs import gateway; gateway()"
 
 
 @click.command()
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    default=Path("var/estate"),
-    show_default=True,
-    help="Folder for certificates, configurations, journals and logs. It is made again at each start.",
-)
-@click.option(
-    "--schemas",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path("schemas"),
-    show_default=True,
-    help="Folder of the shipped schemas.",
-)
-@click.option("--machines", type=click.IntRange(1, 1000), default=40, show_default=True, help="Machines of each venue.")
+@folder_option("var/estate")
+@schemas_option
+@machines_option(40, 1000, "Machines of each venue.")
 @click.option(
     "--cut-s",
     type=click.FloatRange(1, 3600),
@@ -66,7 +52,7 @@ _GATEWAY: Final = "from maxam.programs import gateway; gateway()"
     show_default=True,
     help="Seconds before the line is cut, and between two cuts.",
 )
-@click.option("--seconds", type=click.FloatRange(1), help="End after this time. By default Ctrl-C ends it.")
+@seconds_option
 def main(folder: Path, schemas: Path, machines: int, cut_s: float, quiet_s: float, seconds: float | None) -> None:
     """Start three venues and a centre, cut a line for a while, and show what the centre knows.
 
@@ -101,14 +87,16 @@ async def _play(
     hint = f"{_LEGEND}\n\nThe centre in another terminal:\n{commands}\n.venv/bin/maxam-admin bridges list"
     screen = EstateScreen(console, venues, hint)
     stopping = trio.Event()
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[Process] = []
     async with trio.open_nursery() as outer:
         try:
             for venue in venues:
                 await outer.start(venue.line.run)
                 write_bridge(folder, venue.name, ports, venue.line.port)
             for name in (CENTRE, *VENUES):
-                await _start(folder / name, processes)
+                processes.append(gateway_process(folder / name))
+                processes[-1].start()
+                await processes[-1].ready()
             async with AsyncExitStack() as clients:
                 publishers = [
                     await clients.enter_async_context(_connection(folder, ports[name][0], "publisher", screen))
@@ -135,7 +123,7 @@ async def _play(
                         background.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
-                await _end(processes)
+                await end_all(processes)
             outer.cancel_scope.cancel()
     for venue in venues:
         outdated, rejected = venue.received.stale(), venue.published.rejected
@@ -168,37 +156,6 @@ def _connection(
         client_id="demo",
         on_loss=lambda reason, wait_s: screen.tell(f"{name}: {reason}; trying again in {wait_s:.1f} s"),
     )
-
-
-async def _start(site: Path, processes: list[subprocess.Popen[str]]) -> None:
-    """Start a gateway, add it to the processes, and wait until it is ready."""
-    with (site / "gateway.log").open("w") as log:
-        process = subprocess.Popen(  # noqa: ASYNC220, S603 - it only forks, and the program is ours
-            [sys.executable, "-c", _GATEWAY, "--config", str(site / "maxam.toml")],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the demo, which ends them in order
-        )
-    processes.append(process)
-    output = process.stdout
-    if output is None:
-        raise AssertionError("stdout is a pipe")
-    with trio.move_on_after(START_TIMEOUT_S):
-        while line := await trio.to_thread.run_sync(output.readline, abandon_on_cancel=True):
-            if line.startswith("ready"):
-                return
-    raise MaxamError(f"the gateway of {site.name} did not start; {site}/gateway.log shows why")
-
-
-async def _end(processes: list[subprocess.Popen[str]]) -> None:
-    for process in reversed(processes):  # venues first, and their bridges with them
-        process.terminate()
-    for process in processes:
-        with trio.move_on_after(END_TIMEOUT_S):
-            await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
-        with suppress(ProcessLookupError):
-            process.kill()
 
 
 async def _watch(client: ResumingClient, venues: dict[str, Venue], *, task_status: trio.TaskStatus[None]) -> None:

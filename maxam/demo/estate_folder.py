@@ -2,18 +2,15 @@
 
 import datetime as dt
 import shutil
-import socket
 from pathlib import Path
 from typing import Final
 
-from maxam.errors import ConfigurationError
+from maxam.demo.own_folder import kept_ports, make_folder
 from maxam.pki.certificates import issue_development_certificates
 
 CENTRE: Final = "centre"
 CLIENTS: Final = ("publisher", "subscriber", "operator", "bridge")
 LINK_TIMEOUT_S: Final = 3  # the smallest that a bridge allows, so that the demo need not wait
-_MARK: Final = "estate.txt"  # in a folder that the demo may remove
-_NOTE: Final = "maxam demo: this folder is made again at each start\n"
 
 
 def make_estate(folder: Path, schemas: Path, venues: list[str]) -> dict[str, tuple[int, int]]:
@@ -30,22 +27,12 @@ def make_estate(folder: Path, schemas: Path, venues: list[str]) -> dict[str, tup
     Raises:
         ConfigurationError: The folder has files of somebody else.
     """
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / _MARK).exists():
-            raise ConfigurationError(
-                f"{folder} is not empty and not of this demo, so it was not changed; set --folder to another one"
-            )
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _MARK).write_text(_NOTE, encoding="utf-8")
+    make_folder(folder)
     fingerprints = issue_development_certificates(folder / "certs", dt.datetime.now(dt.UTC), CLIENTS)
     ports: dict[str, tuple[int, int]] = {}
-    held: list[socket.socket] = []  # until all are chosen, so that they differ
+    free = kept_ports(2 * (1 + len(venues)))
     for name in (CENTRE, *venues):
-        pair = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        held += pair
-        stomp, admin = (one.getsockname()[1] for one in pair)
-        ports[name] = stomp, admin
+        ports[name] = stomp, admin = free.pop(), free.pop()
         site = folder / name
         shutil.copytree(schemas, site / "schemas")
         if name == CENTRE:
@@ -54,8 +41,6 @@ def make_estate(folder: Path, schemas: Path, venues: list[str]) -> dict[str, tup
             registry.write_text(text.replace('destination = "X/', 'destination = "*/'), encoding="utf-8")
         (site / "policy.toml").write_text(_policy(fingerprints), encoding="utf-8")
         (site / "maxam.toml").write_text(_gateway(stomp, admin, name != CENTRE), encoding="utf-8")
-    for one in held:
-        one.close()
     return ports
 
 

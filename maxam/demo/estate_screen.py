@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from maxam.demo.line import Line
-from maxam.demo.measures import Published, Received
+from maxam.failover.measures import Published, Received
 
 REFRESH_S: Final = 0.25
 LINE_S: Final = 2.0

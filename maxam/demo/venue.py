@@ -18,8 +18,8 @@ from maxam.client import ClientError, ResumingClient, resuming
 from maxam.demo.bodies import Bodies
 from maxam.demo.floor import Floor
 from maxam.demo.machines import Machine, Told
-from maxam.demo.measures import HEADER, Published, Received
 from maxam.demo.screen import Screen
+from maxam.failover.measures import HEADER, Published, Received
 
 EVERYTHING: Final = "X/EGM.*"
 READINGS: Final = ".EGMMeterReading"  # what the slow subscriber wants

@@ -92,6 +92,8 @@ class Authority:
         valid_from: dt.datetime,
         valid_until: dt.datetime,
         server_names: Sequence[str] = (),
+        *,
+        link: bool = False,
     ) -> Issued:
         """Issue a certificate: a server's when it is given server names, else a client's.
 
@@ -102,11 +104,19 @@ class Authority:
             valid_from: First moment of validity, with a time zone.
             valid_until: Last moment of validity, with a time zone.
             server_names: DNS names and IP addresses of the server.
+            link: A server's certificate is one of a client too, as both ends of a link have it.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         issued = self.issued
         certificate = sign_certificate(
-            issued.certificate, issued.key, _name(name), key.public_key(), valid_from, valid_until, server_names
+            issued.certificate,
+            issued.key,
+            _name(name),
+            key.public_key(),
+            valid_from,
+            valid_until,
+            server_names,
+            link=link,
         )
         return Issued(certificate, key)
 

@@ -14,8 +14,8 @@ import pytest
 
 from maxam.cluster.etcd import EtcdLog
 from maxam.cluster.log import LogLostError, LogSize
+from maxam.demo.etcd_nodes import FLAGS, QUOTA_BYTES, issue_etcd_certificates
 from tests.deployment.test_units import EXPOSURE_MAX
-from tests.support.etcd_cluster import FLAGS, QUOTA_BYTES, issue_certificates
 from tests.support.gateway_process import kept_ports
 from tests.support.patience import PATIENCE_S
 
@@ -77,7 +77,7 @@ def test_a_node_of_the_unit_is_one_that_gateways_accept(root: Path, tmp_path: Pa
     tls = root / "etc/maxam-etcd/tls"
     issued = tmp_path / "issued"
     issued.mkdir()
-    issue_certificates(issued)
+    issue_etcd_certificates(issued)
     for source, name in (("ca", "ca"), ("server", "etcd"), ("client", "peer")):
         for suffix in ("pem", "key"):
             shutil.copy(issued / f"{source}.{suffix}", tls / f"{name}.{suffix}")

@@ -1,6 +1,5 @@
 """Real nodes of etcd on loopback with mutual TLS, each of which can be killed, frozen and started again."""
 
-import datetime as dt
 import os
 import shutil
 import signal
@@ -18,23 +17,12 @@ import pytest
 from maxam.cluster.etcd import EtcdLog
 from maxam.cluster.etcd_messages import STATUS, STATUS_REQUEST, StatusAnswer, status_answer
 from maxam.content import unsigned
-from maxam.pki.certificates import CLOCK_TOLERANCE, VALIDITY, Authority
+from maxam.demo.etcd_nodes import QUOTA_BYTES, issue_etcd_certificates, node_commands
 from tests.support.gateway_process import kept_ports
 from tests.support.patience import PATIENCE_S
 
 T = TypeVar("T")
 ROOT: Final = Path(__file__).parents[2]
-QUOTA_BYTES: Final = 8_589_934_592
-FLAGS: Final = (
-    "--max-request-bytes=8388608",
-    "--snapshot-catchup-entries=500",
-    "--auto-compaction-retention=0",
-    "--heartbeat-interval=100",
-    "--election-timeout=1000",
-    "--feature-gates=CompactHashCheck=true",  # InitialCorruptCheck delays the start of all nodes together by 14 s
-    "--log-level=warn",
-    "--log-outputs=stderr",
-)
 _DEFRAGMENT: Final = "/etcdserverpb.Maintenance/Defragment"
 _ALARM: Final = "/etcdserverpb.Maintenance/Alarm"
 
@@ -159,31 +147,13 @@ class EtcdCluster:
                 its own can be cut off alone.
         """
         self.certificates: Final = folder / "certificates"
-        self.certificates.mkdir()
-        issue_certificates(self.certificates, further_hosts)
+        issue_etcd_certificates(self.certificates, further_hosts)
         program = require_etcd()
-        ports = kept_ports(2 * count)
-        peers = [f"https://127.0.0.1:{port}" for port in ports[count:]]
-        initial = ",".join(f"n{number}={peer}" for number, peer in enumerate(peers))
-        self.nodes: Final[list[EtcdNode]] = []
-        for number in range(count):
-            own = folder / f"n{number}"
-            own.mkdir()
-            client = f"https://127.0.0.1:{ports[number]}"
-            command = [
-                program,
-                f"--name=n{number}",
-                f"--data-dir={own}/data",
-                f"--listen-client-urls={','.join([client, *(f'https://{one}:{ports[number]}' for one in further_hosts)])}",
-                f"--advertise-client-urls={client}",
-                f"--listen-peer-urls={peers[number]}",
-                f"--initial-advertise-peer-urls={peers[number]}",
-                f"--initial-cluster={initial}",
-                f"--quota-backend-bytes={quota_bytes}",
-                *FLAGS,
-                *_tls_flags(self.certificates),
-            ]
-            self.nodes.append(EtcdNode(f"n{number}", client, own, command, self.certificates))
+        commands = node_commands(program, folder, self.certificates, kept_ports(2 * count), quota_bytes, further_hosts)
+        self.nodes: Final = [
+            EtcdNode(f"n{number}", address, folder / f"n{number}", command, self.certificates)
+            for number, (address, command) in enumerate(commands.items())
+        ]
 
     @property
     def endpoints(self) -> list[str]:
@@ -252,28 +222,3 @@ class EtcdCluster:
     def _close(self) -> None:
         for node in self.nodes:
             node.close()
-
-
-def issue_certificates(folder: Path, further_hosts: Sequence[str] = ()) -> None:
-    """Issue the certificates of an authority for etcd alone."""
-    now = dt.datetime.now(dt.UTC)
-    valid = (now - CLOCK_TOLERANCE, now + VALIDITY)
-    authority = Authority.create("etcd of the tests", now)
-    authority.issued.write(folder, "ca")
-    authority.issue("etcd", *valid, ["127.0.0.1", "localhost", *further_hosts]).write(folder, "server")
-    authority.issue("gateway", *valid).write(folder, "client")
-
-
-def _tls_flags(folder: Path) -> list[str]:
-    """Return the flags of mutual TLS, for clients and between the nodes."""
-    flags = []
-    for prefix in ("", "peer-"):
-        flags += [
-            f"--{prefix}cert-file={folder}/server.pem",
-            f"--{prefix}key-file={folder}/server.key",
-            f"--{prefix}trusted-ca-file={folder}/ca.pem",
-            f"--{prefix}client-cert-auth",
-        ]
-    for prefix in ("", "peer-"):
-        flags += [f"--{prefix}client-cert-file={folder}/client.pem", f"--{prefix}client-key-file={folder}/client.key"]
-    return flags

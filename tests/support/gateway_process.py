@@ -1,10 +1,8 @@
 """The real gateway in a process of its own, on a free loopback port."""
 
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from maxam.demo import own_folder
 from tests.support.patience import PATIENCE_S
 
 COMMAND = "from maxam.main import gateway; gateway()"  # as the script maxam-gateway does
@@ -27,25 +26,8 @@ def fronts_table(settings: str = "") -> str:
 
 
 def kept_ports(count: int) -> list[int]:
-    """Return ports on 127.0.0.1 for who comes back to them after a restart.
-
-    None of those that the system hands out. Between a stop and a start it would give them to
-    other sockets: both runs of the tests open many at the same time.
-    """
-    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
-    others = [*range(10_000, first), *range(last + 1, 65_536)] or [*range(10_000, 65_536)]
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().choice(others)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:  # somebody has it
-                continue
-        if port not in found:
-            found.append(port)
-    return found
+    """Return ports on 127.0.0.1 for who comes back to them after a restart."""
+    return own_folder.kept_ports(count)
 
 
 def launch(

@@ -17,7 +17,7 @@ _INTERVALS = Duration(timedelta(milliseconds=INTERVAL_MS_MIN), timedelta(millise
 
 @click.command("watch")
 @click.argument("glob", default="**")
-@server_option("--stomp", default="the one that the gateway reports")
+@server_option("--stomp", default="the one that the gateway reports", several=True)
 @click.option("--virtual-host", metavar="NAME", help="Header host of CONNECT. [default: one that the gateway accepts]")
 @click.option("--where", "selector", metavar="SELECTOR", help="Show only topics whose value satisfies this condition.")
 @click.option("--min-interval", type=_INTERVALS, help="Show at most one value of a topic in this time, the newest.")

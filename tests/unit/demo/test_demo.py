@@ -11,8 +11,8 @@ from maxam.avro.registry import Registry
 from maxam.demo.bodies import Bodies, read_registry
 from maxam.demo.floor import Floor
 from maxam.demo.machines import Machine
-from maxam.demo.measures import HEADER, Published, Received
 from maxam.demo.screen import Screen
+from maxam.failover.measures import HEADER, Published, Received
 from maxam.records import Validation
 
 NOW_MS = 1_700_000_000_000

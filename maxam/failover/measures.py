@@ -53,7 +53,8 @@ class Received:
         skipped: Values that came before one that was received, and were not: newer ones had replaced them. The
             subscription must be older than the first value.
         behind: How many values of its topic were newer than the last one that came, when it came.
-        ages_s: How long before they came the newest messages had been sent.
+        ages_s: How long before they came the newest values had been sent. A value that came before does not count.
+        older: Messages with an older value than one that came before.
         overwritten: Topics where another publisher's value came after one of ours.
     """
 
@@ -65,22 +66,32 @@ class Received:
         self.messages = 0
         self.skipped = 0
         self.behind = 0
+        self.older = 0
         self.overwritten: Final[set[str]] = set()
         self.ages_s: Final[deque[float]] = deque(maxlen=AGES_KEPT)
 
-    def take(self, destination: str, header: str, now_s: float) -> None:
-        """Count a message by the header that it carries; one of another run counts as a message only."""
+    def take(self, destination: str, header: str, now_s: float) -> float | None:
+        """Count a message by the header that it carries. One of another run counts as a message only.
+
+        Returns:
+            When the value was sent, or None if it is no newer one of this run.
+        """
         self.messages += 1
         read = self._published.read(header)
         if read is None:
             if destination in self._places:  # else it is from before this run
                 self.overwritten.add(destination)
-            return
+            return None
         place, sent_s = read
-        self.skipped += max(0, place - self._places.get(destination, 0) - 1)
-        self._places[destination] = place
+        known = self._places.get(destination, 0)
         self.behind = self._published.newest[destination] - place
+        if place <= known:
+            self.older += place < known
+            return None
+        self.skipped += place - known - 1
+        self._places[destination] = place
         self.ages_s.append(now_s - sent_s)
+        return sent_s
 
     @property
     def surplus(self) -> int:

@@ -1,0 +1,52 @@
+"""The folder of a demo, which is made again at each start, and ports on this machine."""
+
+import random
+import shutil
+import socket
+from pathlib import Path
+from typing import Final
+
+from maxam.errors import ConfigurationError
+
+_MARK: Final = "demo.txt"  # in a folder that the demo may remove
+_NOTE: Final = "maxam demo: this folder is made again at each start\n"
+
+
+def make_folder(folder: Path) -> None:
+    """Make an empty folder for a demo.
+
+    Args:
+        folder: Where. It must not exist, be empty, or be of an earlier demo.
+
+    Raises:
+        ConfigurationError: The folder has files of somebody else.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / _MARK).exists():
+            raise ConfigurationError(
+                f"{folder} is not empty and not of this demo, so it was not changed; set --folder to another one"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).write_text(_NOTE, encoding="utf-8")
+
+
+def kept_ports(count: int) -> list[int]:
+    """Return free ports on 127.0.0.1 for programs that take them again after a restart.
+
+    None is a port that the system hands out. Between a stop and a start it could give such a port to another socket.
+    """
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+    others = [*range(10_000, first), *range(last + 1, 65_536)] or [*range(10_000, 65_536)]
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().choice(others)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:  # another program has it
+                continue
+        if port not in found:
+            found.append(port)
+    return found
