@@ -71,6 +71,11 @@ kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 t
 etcd-bench: $(INSTALLED) $(DEV) ## the log of a cluster on three etcd nodes: appends, failover, sizes (ETCD_ARGS="--minutes 30")
 	$(BENCHMARKS) etcd $(ETCD_ARGS)
 
+.PHONY: cluster-compare
+cluster-compare: $(INSTALLED) $(DEV) ## a cluster beside NATS JetStream and RabbitMQ's quorum queues, three nodes each (COMPARE_ARGS="--runs 5")
+	deploy/build-nats >/dev/null
+	$(BENCHMARKS) cluster $(COMPARE_ARGS)
+
 etcd-test: $(DEV) ## kill the leader of three etcd nodes under a writer and a reader (KILLS=20 takes some two minutes)
 	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest -q -s tests/cluster/test_etcd.py
 

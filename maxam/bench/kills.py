@@ -14,7 +14,7 @@ from rich.table import Table
 from maxam.bench.errors import LoadError
 from maxam.bench.output import console
 from maxam.bench.plan import Plan
-from maxam.bench.target import Target, TlsFiles
+from maxam.bench.target import TlsFiles
 from maxam.client.addresses import Address
 from maxam.errors import MaxamError
 from maxam.failover.load import Identity, Load, Outage, Work
@@ -113,8 +113,8 @@ def _work(plan: Plan) -> Work:
     values = iter(range(2**62))
     return Work(
         target.addresses,
-        _identity(target, target.publisher),
-        _identity(target, target.subscriber),
+        _identity(target.publisher),
+        _identity(target.subscriber),
         topics,
         glob,
         lambda _topic: bodies[next(values) % len(bodies)],
@@ -125,11 +125,9 @@ def _work(plan: Plan) -> Work:
     )
 
 
-def _identity(target: Target, files: TlsFiles | None) -> Identity:
+def _identity(files: TlsFiles | None) -> Identity:
     if files is None or files.certificate is None:
-        raise LoadError(
-            f"{target.host}:{target.port}: --kill-leader needs mutual TLS: --certificates, or --cert, --key and --ca"
-        )
+        raise LoadError("--kill-leader needs mutual TLS: give --certificates, or --cert, --key and --ca")
     return Identity(files.certificate, files.key or files.certificate, files.ca, files.server_name)
 
 
@@ -169,7 +167,7 @@ async def _execute(command: str, leader: Address) -> None:
         if done.returncode == 0:
             return
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
-        raise LoadError(f"--kill-leader: the command ended with status {done.returncode} for {shown(leader)}: {said}")
+        raise LoadError(f"the command of --kill-leader ended with status {done.returncode} for {shown(leader)}: {said}")
     if patience.cancelled_caught:
         raise LoadError(f"--kill-leader: the command did not end within {_COMMAND_S:g} s for {shown(leader)}")
 

@@ -171,7 +171,7 @@ async def _play(
     else:
         console.print(kill_table(load.outages))
         console.print(
-            f"{load.receipts:,} RECEIPTs, {rejected} rejected; {load.lost} accepted values lost, {load.older} older after newer;"
+            f"{load.receipts:,} RECEIPTs, {rejected} rejected, {load.lost} accepted values lost, {load.older} older after newer,"
             f" the subscriber lacks {lacking} last values",
             highlight=False,
             soft_wrap=True,

@@ -180,10 +180,11 @@ class ClusterSite:
         """Ask a member for its state again and again, and start it again when it has ended."""
         certificate, key, ca = (self.certificates / name for name in ("operator.pem", "operator.key", "ca.pem"))
         credentials = Credentials(f"127.0.0.1:{member.admin}", certificate, key, ca)
+        remote = Remote(credentials, _ANSWER_S)
         while True:
             if member.process.alive:
                 member.ended_s = None
-                member.state = await trio.to_thread.run_sync(partial(_state, credentials))
+                member.state = await trio.to_thread.run_sync(partial(_state, remote))
             elif member.ended_s is None:
                 member.state, member.ended_s = None, trio.current_time()
             elif trio.current_time() - member.ended_s >= RESTART_S:
@@ -192,13 +193,13 @@ class ClusterSite:
             await trio.sleep(_LOOK_S)
 
 
-def _state(credentials: Credentials) -> dict[str, Any] | None:
+def _state(remote: Remote) -> dict[str, Any] | None:
+    """Return the state of a member; None if it gives none."""
     try:
-        with Remote(credentials, _ANSWER_S) as remote:
-            answer: dict[str, Any] = remote.get("/v1/cluster")
-            return answer
+        answer: dict[str, Any] = remote.get("/v1/cluster")
     except RemoteError:
         return None
+    return answer
 
 
 def _issue(folder: Path) -> dict[str, str]:

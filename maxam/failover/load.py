@@ -1,7 +1,7 @@
 """Clients of a gateway whose leader is killed: what each kill does to publishers and subscribers.
 
-Each topic has one value under way at a time. While it waits for its RECEIPT, newer values of the topic replace each other, as a
-program does that sends the newest reading once it can. A value is *due* at its time in the schedule; ages count from there.
+Each topic has one value under way at a time. While it waits for its RECEIPT, newer values of the topic replace each other. A
+program that sends the newest reading does the same. A value is *due* at its time in the schedule; ages count from there.
 
 A newer value would hide the loss of an accepted one. So every second topic of each publisher is a *witness*. It gets no further
 value from a kill on, until a new subscriber has compared what the next leader has with what was accepted.
@@ -88,7 +88,7 @@ class Work:
 @final
 @dataclass(slots=True)
 class Outage:
-    """What one kill did.
+    """The effect of one kill.
 
     Attributes:
         before: Address that the first publisher was connected to.
@@ -127,7 +127,7 @@ class Load:
     """Clients that work while `running` is entered.
 
     Attributes:
-        work: What they do.
+        work: Their work.
         published: The values of the publishers.
         received: Those of each subscriber.
         receipts: RECEIPTs so far.
@@ -226,7 +226,7 @@ class Load:
         """Have the leader killed, wait until all clients are served again, and compare what was accepted with what is there.
 
         Args:
-            leader: Kills the gateway at an address; when it returns, that gateway answers no more.
+            leader: Kills the gateway at an address; when it returns, that gateway has ended.
 
         Raises:
             FailoverError: Not all clients were served again within `RECOVERY_S`.
@@ -336,7 +336,7 @@ class Load:
                 client.fresh_s = max(client.fresh_s, due_s)
 
     async def _count_lost(self) -> int:
-        """Return how many topics have an older value than the one accepted last. A new subscriber looks."""
+        """Return how many topics have an older value than the one accepted last. A new subscriber reads them."""
         work = self.work
         problem = ""
         with trio.move_on_after(RECOVERY_S):

@@ -17,6 +17,7 @@ from tests.benchmarks.observer import observer_command
 from tests.benchmarks.pipeline import pipeline_command
 from tests.benchmarks.recovery import recovery_command
 from tests.benchmarks.refined import refined_command
+from tests.benchmarks.replicated import cluster_command
 from tests.benchmarks.suite import suite_command
 from tests.benchmarks.web import web_command
 
@@ -33,6 +34,7 @@ _COMMANDS: Final = (
     recovery_command,
     estate_command,
     etcd_command,
+    cluster_command,
     observer_command,
     web_command,
 )

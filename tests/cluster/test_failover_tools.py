@@ -41,7 +41,7 @@ def test_the_demo_kills_its_leader_and_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_leader_is_killed_by_a_command_of_the_user(tmp_path: Path) -> None:
-    """The command gets the address that serves. What clients noticed is reported; a command that fails ends the run."""
+    """The command gets the address that serves. The report has the effects on clients. A command that fails ends the run."""
     certificates = tmp_path / "certificates"
     issue_cluster_certificates(certificates)
     (tmp_path / "etcd").mkdir()

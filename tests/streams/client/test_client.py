@@ -1,6 +1,7 @@
 """The client against a scripted peer over in-memory streams, with a clock that jumps."""
 
 import contextlib
+import itertools
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
@@ -640,6 +641,26 @@ def test_the_next_address_that_takes_connections_is_found() -> None:
 
     for backend in ("asyncio", "trio"):
         anyio.run(main, backend=backend)
+
+
+@on_both_loops
+async def test_pauses_are_short_while_another_address_may_serve_soon() -> None:
+    """With several addresses no pause is longer than 1 s in the first 30 s after a loss. Then they grow as with one address."""
+
+    async def once(peer: ServerConnection) -> None:
+        await peer.accept()
+        await peer.stream.aclose()
+
+    async def search() -> str:
+        return ""
+
+    gateway = Gateway(once)
+    async with gateway.resuming(search):
+        await anyio.sleep(300)
+    waits = [wait_s for _, wait_s in gateway.losses]
+    searching = list(itertools.takewhile(lambda wait_s: wait_s <= 1, waits))
+    assert 29 <= sum(searching) <= 32
+    assert max(waits) > 15
 
 
 @on_both_loops
