@@ -196,7 +196,7 @@ async def _kill(site: ClusterSite, load: Load, screen: ClusterScreen) -> None:
     outage = await load.kill(kill)
     screen.tell(
         f"{site.at(outage.after[1]).name if outage.after else 'none'} leads: no RECEIPT for {outage.no_receipt_s:.2f} s,"
-        f" oldest value {outage.oldest_s:.2f} s, {outage.reconnected} connections made again, lost {outage.lost}"
+        f" staleness {outage.stale_s:.2f} s, {outage.reconnected} connections made again, lost {outage.lost}"
     )
 
 

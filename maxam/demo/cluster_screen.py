@@ -119,7 +119,7 @@ def kill_table(outages: Sequence[Outage]) -> Table:
     """Return the newest kills, and the percentiles of all."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
     table.add_column("Kill", no_wrap=True)
-    for title in ("No RECEIPT", "At one publisher", "No value", "Oldest value", "Unknown", "Lost"):
+    for title in ("No RECEIPT", "At one publisher", "No value", "Staleness", "Unknown", "Lost"):
         table.add_column(title, justify="right", no_wrap=True)
     first = max(0, len(outages) - _KILLS_SHOWN)
     for number, outage in enumerate(outages[first:], first + 1):

@@ -29,6 +29,7 @@ RECOVERY_S: Final = 60.0  # until each client has been served after a kill
 _FIRST_S: Final = 60.0  # until each topic has a value
 _CHECK_S: Final = 20.0  # for one comparison with the next leader
 _RETRY_S: Final = 0.2
+_DUES_KEPT: Final = 500  # of each topic
 _POLL_S: Final = 0.01
 
 
@@ -96,7 +97,7 @@ class Outage:
         no_receipt_s: Longest time in which no publisher got a RECEIPT.
         publisher_s: Longest time in which one publisher got no RECEIPT.
         no_message_s: Longest time in which one subscriber got no newer value.
-        oldest_s: Greatest age of a value that a subscriber received.
+        stale_s: Greatest staleness of a topic at a subscriber, the age of the oldest value that it lacked.
         unknown: SENDs whose connection ended before their RECEIPT.
         reconnected: Connections that were made again.
         lost: Topics whose accepted value the next leader did not have.
@@ -107,7 +108,7 @@ class Outage:
     no_receipt_s: float = 0.0
     publisher_s: float = 0.0
     no_message_s: float = 0.0
-    oldest_s: float = 0.0
+    stale_s: float = 0.0
     unknown: int = 0
     reconnected: int = 0
     lost: int = 0
@@ -151,6 +152,8 @@ class Load:
         self._publishers: Final[list[_Client]] = []
         self._subscribers: Final[list[_Client]] = []
         self._receipt_s = 0.0  # of any publisher
+        # the newest values of each topic: place and when each was due
+        self._dues: Final = {topic: deque[tuple[int, float]](maxlen=_DUES_KEPT) for topic in work.destinations}
         self._outage: Outage | None = None
         self._released = trio.Event()  # witnesses go on
         self._released.set()
@@ -296,6 +299,7 @@ class Load:
     async def _send(self, client: _Client, number: int, destination: str, due_s: float, witness: bool) -> None:
         body = self.work.body(number)
         place, headers = self.published.sending(destination, due_s)
+        self._dues[destination].append((place, due_s))
         began_s = trio.current_time()
         receipt = None
         while receipt is None:
@@ -325,15 +329,25 @@ class Load:
             task_status.started()
             async for message in subscription:
                 now_s = trio.current_time()
+                lacked_s = self._lacked_since(message.destination, received.place(message.destination))
                 due_s = received.take(message.destination, message.headers.get(HEADER, ""), now_s)
                 if due_s is None:
                     continue
                 outage = self._outage
                 if outage is not None:
-                    outage.oldest_s = max(outage.oldest_s, now_s - due_s)
+                    outage.stale_s = max(outage.stale_s, now_s - min(lacked_s, due_s))
                     outage.no_message_s = max(outage.no_message_s, now_s - client.served_s)
                 client.served_s = now_s
                 client.fresh_s = max(client.fresh_s, due_s)
+
+    def _lacked_since(self, destination: str, place: int) -> float:
+        """Return when the first value of a topic after this one was due, as far as is known; infinity if there is none."""
+        since_s = math.inf
+        for later, due_s in reversed(self._dues.get(destination, ())):
+            if later <= place:
+                break
+            since_s = due_s
+        return since_s
 
     async def _count_lost(self) -> int:
         """Return how many topics have an older value than the one accepted last. A new subscriber reads them."""

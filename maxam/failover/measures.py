@@ -93,6 +93,10 @@ class Received:
         self.ages_s.append(now_s - sent_s)
         return sent_s
 
+    def place(self, destination: str) -> int:
+        """Return the place of the newest value of a topic that came; 0 if none did."""
+        return self._places.get(destination, 0)
+
     @property
     def surplus(self) -> int:
         """How many more values were sent to its topics than messages came."""

@@ -11,7 +11,7 @@ TIMES: Final[Mapping[str, str]] = {  # attribute of Outage and title
     "no_receipt_s": "no RECEIPT at any publisher",
     "publisher_s": "no RECEIPT at one publisher",
     "no_message_s": "no value at one subscriber",
-    "oldest_s": "age of the oldest value",
+    "stale_s": "staleness of a topic at a subscriber",
 }
 SHARES: Final[Mapping[str, float]] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
