@@ -1,4 +1,4 @@
-"""What fronts bring: MESSAGEs to many subscribers with fronts and without, in turn, and the processor time of each process.
+"""MESSAGEs to many subscribers with fronts and without, in turn, and the processor time of each process.
 
 Gateway, fronts and load use all cores. So on a machine with few cores the rates show what is left for the gateway. The processor
 time of a MESSAGE in the busiest process does not depend on that: it is the limit where there are enough cores.

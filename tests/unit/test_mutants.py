@@ -6,6 +6,7 @@ from tests.simulation.attendance_mutants import ATTENDANCE_MUTANTS
 from tests.simulation.bridge_mutants import BRIDGE_MUTANTS
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.cluster_venue_mutants import CLUSTER_VENUE_MUTANTS
+from tests.simulation.fronts_mutants import FRONTS_MUTANTS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.refined_mutants import REFINED_MUTANTS
 
@@ -19,6 +20,7 @@ def test_each_mutant_quotes_a_text_that_is_there() -> None:
         *BRIDGE_MUTANTS,
         *CLUSTER_MUTANTS,
         *CLUSTER_VENUE_MUTANTS,
+        *FRONTS_MUTANTS,
     )
     texts = {mutant.module: Path(str(mutant.module.__file__)).read_text() for mutant in mutants if not mutant.compiled}
     assert [mutant.name for mutant in mutants if not mutant.compiled and mutant.old not in texts[mutant.module]] == []
