@@ -431,6 +431,8 @@ class ClusterMember:
         self._housekeeping.cancel()
         if not await self._log_schemas():
             return
+        if self._ending:  # it was cut off meanwhile
+            return
         broker = gateway.broker
         broker.recovered(trio.current_time(), place.position.revision, place.position.accepted_at_us)
         broker.incarnation = self._journal.incarnation
