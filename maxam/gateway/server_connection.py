@@ -397,7 +397,11 @@ class ServerConnection(FrameHolder):
                 if self._admit is None:
                     limit_s = self._settings.limits.connect_timeout_s
                     text = f"no CONNECT came within {limit_s:g} s (limit connect_timeout_s)"
-                self.close_with(ProtocolError("no CONNECT", text), now_s)
+                failure = ProtocolError("no CONNECT", text)
+                if self._claiming is not None:
+                    text = "the gateway gives no session now, as its journal waits for the disk; connect again later"
+                    failure = ProtocolError("session not granted", text)
+                self.close_with(failure, now_s)
             return
         connection.probe(now_s)
         if 0 <= connection.paused_until_s <= now_s:

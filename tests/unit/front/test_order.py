@@ -180,6 +180,17 @@ def test_a_front_that_dies_releases_its_sessions_and_what_it_has_sent_takes_effe
     assert values(again.read()) == [("X/a", "1")]
 
 
+def test_a_session_that_is_not_granted_in_time_ends_its_connection() -> None:
+    """A claim waits for the disk as all operations do; its client hears why it is not served."""
+    world = FrontedWorld()
+    client = world.client(0)
+    world.to_leader(world.fronts[0])
+    world.pass_time(30.0)
+    client.peer.tick(world.leader.now_s)
+    (error,) = client.read()
+    assert error.headers[b"message"] == b"session not granted"
+
+
 def test_limits_on_sessions_are_those_of_all_fronts() -> None:
     """The gateway counts the sessions of a principal over all its fronts."""
     world = FrontedWorld(limits=Limits(sessions_per_principal_max=2))
