@@ -14,7 +14,7 @@ from maxam.records import REJECTION_RESULTS
 from tests.docs.errors import classes, statuses
 
 # One error in two programs: the client and the command, the pipeline and the system.
-SHARED = {"log-full", "gateway-unreachable", "tls-failed", "not-found", "file-not-found"}
+SHARED = {"load-failed", "log-full", "gateway-unreachable", "tls-failed", "not-found", "file-not-found"}
 # Codes of releases. Scripts compare with them: add those of each release, and remove none.
 RELEASED = """
     audit-broken backup-off backup-running bad bad-request beyond-maker body-not-kept bridge-required busy certificate-invalid certificate-refused
