@@ -79,12 +79,15 @@ cluster-compare: $(INSTALLED) $(DEV) ## a cluster beside NATS JetStream and Rabb
 etcd-test: $(DEV) ## kill the leader of three etcd nodes under a writer and a reader (KILLS=20 takes some two minutes)
 	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest -q -s tests/cluster/test_etcd.py
 
-.PHONY: cluster-test partition-test
+.PHONY: cluster-test partition-test upgrade-test
 cluster-test: $(DEV) ## kill, freeze and hand over gateways and etcd of a cluster under load (KILLS=200 takes some three hours; CLUSTER_ARGS="--lease 1.5")
 	$(BIN)/python -m tests.cluster.kill_harness --kills $(or $(KILLS),20) $(CLUSTER_ARGS)
 
 partition-test: $(DEV) ## cut gateways, etcd and clients of a cluster off from each other under load (CUTS=200 takes some hour)
 	$(BIN)/python -m tests.cluster.partitions --cuts $(or $(CUTS),24) $(CLUSTER_ARGS)
+
+upgrade-test: $(DEV) ## upgrade a cluster under load from the release of a bundle, member by member, and back (OLD=dist/maxam-...-bundle.tar.gz)
+	$(BIN)/python -m tests.cluster.upgrade $(OLD) $(CLUSTER_ARGS)
 
 .PHONY: fault-sweep
 fault-sweep: $(DEV) ## fail the disk of a real gateway at each of its first calls (N=2000 takes an hour; FAULT_ARGS="--step 20")

@@ -82,6 +82,9 @@ Cut = Callable[
 ]  # arguments: the leader, and the node of etcd that leads
 
 
+Work = Callable[[Supervised, Load], Awaitable[None]]
+
+
 @dataclass(slots=True)
 class Totals:
     """Figures of a run.
@@ -297,6 +300,8 @@ def run(
     outage_s: float = OUTAGE_S[1],
     burners: int = 0,
     cuts: Mapping[str, Cut] | None = None,
+    program: Path | None = None,
+    work: Work | None = None,
     report: Callable[[str], object] = lambda _: None,
 ) -> Totals:
     """Do faults in random order, then compare the cluster with its promises.
@@ -309,6 +314,8 @@ def run(
         outage_s: Longest time without a quorum of etcd, or with a cut.
         burners: Processes that use up processors meanwhile.
         cuts: Faults of the network. The process must be in a namespace of its own.
+        program: An installed maxam-gateway that all members begin with. None for the one of this tree.
+        work: Done under load after the faults.
         report: Called with a line after each fault.
 
     Raises:
@@ -337,13 +344,20 @@ def run(
             burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             stack.callback(burner.wait)
             stack.callback(burner.kill)
-        leader = trio.run(_main, harness, supervised, load, faults, report)
+        for member in site.members.values():
+            member.program = program
+        leader = trio.run(_main, harness, supervised, load, faults, work, report)
     _judge(harness.totals, load, supervised, site, leader)
     return harness.totals
 
 
 async def _main(
-    harness: Harness, supervised: Supervised, load: Load, faults: Sequence[str], report: Callable[[str], object]
+    harness: Harness,
+    supervised: Supervised,
+    load: Load,
+    faults: Sequence[str],
+    work: Work | None,
+    report: Callable[[str], object],
 ) -> str:
     """Run load and faults, and return the name of the last leader."""
     publishing = trio.Event()
@@ -359,6 +373,8 @@ async def _main(
                 report(f"{count}/{len(faults)} {name}: gap {gaps_s[-1]:.2f} s{wait}")
                 if problems := [*load.problems, *supervised.problems()]:
                     raise BrokenPromiseError("\n".join(problems))
+            if work is not None:
+                await work(supervised, load)
             load.stopping = True
         await supervised.settled()
         supervision.cancel_scope.cancel()

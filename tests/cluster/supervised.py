@@ -85,6 +85,12 @@ class Supervised:
             self.site.members[name].kill()
         self.frozen.discard(name)
 
+    async def stop_one(self, name: str) -> None:
+        """Stop a member in order. It is not started before `release`."""
+        self._held.add(name)
+        code = await in_thread(self.site.members[name].stop)
+        assert code == 0, f"{name} stopped with {code}\n{self.state()}"
+
     def release(self, name: str) -> None:
         """Let a member be started again."""
         self._held.discard(name)

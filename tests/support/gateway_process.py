@@ -31,7 +31,7 @@ def kept_ports(count: int) -> list[int]:
 
 
 def launch(
-    arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, program: str = sys.executable
 ) -> tuple[subprocess.Popen[str], dict[str, str]]:
     """Start Python with a gateway and wait until it is ready; return the process and the addresses of its listeners by name.
 
@@ -39,10 +39,11 @@ def launch(
         arguments: Of Python, such as `-c`, COMMAND, `--config` and a file.
         log: File that standard error is appended to.
         environment: Variables of the process; None for those of the tests.
+        program: Takes the arguments instead of Python.
     """
     with log.open("a", encoding="utf-8") as errors:
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -103,7 +104,10 @@ class GatewayProcess:
         admin_port: Where operators connect, or None when the gateway runs without.
         folder: Its working folder: `maxam.toml`, `policy.toml`, `schemas/`, `journal/`, `log`.
         certificates: Folder as made by `issue_development_certificates`.
+        program: An installed maxam-gateway, for the next start. None for the one of this tree.
     """
+
+    program: Path | None = None
 
     def __init__(
         self,
@@ -160,9 +164,12 @@ class GatewayProcess:
 
     def start(self) -> None:
         """Start the process and wait until it reports that it is ready."""
-        self._process, addresses = launch(
-            ["-c", COMMAND, "--config", str(self.folder / "maxam.toml")], self.folder / "log"
-        )
+        arguments = ["--config", str(self.folder / "maxam.toml")]
+        if self.program is None:
+            self._process, addresses = launch(["-c", COMMAND, *arguments], self.folder / "log")
+        else:
+            alone = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+            self._process, addresses = launch(arguments, self.folder / "log", alone, str(self.program))
         self.port = port_of(addresses["tls"]) if "tls" in addresses else 0  # 0: an observer
         self.admin_port = port_of(addresses["admin"]) if "admin" in addresses else None
 
