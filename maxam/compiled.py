@@ -50,6 +50,7 @@ MODULES: Final = (
     "maxam.broker.glob_trie",
     "maxam.broker.intake",
     "maxam.broker.ledger",
+    "maxam.broker.json_sends",
     "maxam.broker.json_values",
     "maxam.broker.last_wills",
     "maxam.broker.late_routes",

@@ -51,7 +51,7 @@ class Limits:
     selectors_per_principal_max: int = 64
     # Steps of 50 ns that these may take for each value in the worst case: 1 ms
     selector_steps_per_principal_max: int = bounded(20_000, 500, 10_000_000, "each value waits for all of them")
-    # Body of a value that is converted to JSON, for subscribers that ask for it: at most 13 ms
+    # Body that is converted to JSON for subscribers that ask for it, or from the JSON of a SEND: some 15 ms at most
     json_bytes_max: int = bounded(65_536, 1024, 4_194_304, "other connections wait while a value is converted")
     # Destination, headers and body of the last will of a CONNECT
     will_bytes_max: int = bounded(

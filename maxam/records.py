@@ -94,6 +94,7 @@ REJECTION_RESULTS: Final = {
     "schema-mismatch": "rejected-invalid",
     "schema-version-required": "rejected-invalid",
     "unknown-schema-version": "rejected-invalid",
+    "bad-json": "rejected-invalid",
     "bad-single-object": "rejected-invalid",
     "unknown-fingerprint": "rejected-invalid",
     "fingerprint-of-other-type": "rejected-invalid",

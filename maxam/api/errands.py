@@ -12,7 +12,7 @@ from maxam.gateway.auto_reset_event import AutoResetEvent
 from maxam.gateway.quarantine import Quarantined
 from maxam.gateway.server import Gateway
 from maxam.records import Identity
-from maxam.stomp.events import VERSION_1_2, Condition, Connect, Send
+from maxam.stomp.events import CONTENT_TYPE, VERSION_1_2, Condition, Connect, JsonSend, Send, is_json
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 
 RESUBMISSIONS_MAX: Final = 10  # of one rejected SEND that are remembered, the last ones
@@ -46,7 +46,8 @@ async def resubmit(gateway: Gateway, caller: Identity, record: Quarantined) -> d
             condition = Condition(source, condition.number, -1, provenance=condition.provenance)
         else:
             condition = None
-    answer = await send(gateway, caller, Send(record.destination, record.body, record.headers, b"resubmit", condition))
+    kind = JsonSend if is_json(dict(reversed(record.headers)).get(CONTENT_TYPE, b"")) else Send
+    answer = await send(gateway, caller, kind(record.destination, record.body, record.headers, b"resubmit", condition))
     record.resubmitted.append((caller.principal, time.time_ns() // 1000, answer))
     del record.resubmitted[:-RESUBMISSIONS_MAX]
     return answer
@@ -123,7 +124,11 @@ class _Errand:
     async def send(self, event: Send) -> dict[str, str]:
         """Send with a receipt. Return the RECEIPT's headers, and `revision` of an accepted change though it was not requested."""
         head = self._broker.head_revision
-        self._broker.send(self._connection, event, self._clock.now_us())
+        now_us = self._clock.now_us()
+        if isinstance(event, JsonSend):
+            self._broker.send_json(self._connection, event, now_us)
+        else:
+            self._broker.send(self._connection, event, now_us)
         revision = self._broker.head_revision
         answer = await self._receipt()
         if revision > head and answer["disposition"] == "accepted":

@@ -440,19 +440,19 @@ class Rule:
     ) -> Rejection:
         return Rejection(
             result,
-            _line(text, REASON_CHARACTERS_MAX),
+            one_line(text, REASON_CHARACTERS_MAX),
             self.schema,
             schema_version,
-            _line(path, REASON_CHARACTERS_MAX),
-            _line(expected, REASON_CHARACTERS_MAX),
-            _line(found, REASON_CHARACTERS_MAX),
+            one_line(path, REASON_CHARACTERS_MAX),
+            one_line(expected, REASON_CHARACTERS_MAX),
+            one_line(found, REASON_CHARACTERS_MAX),
             offset,
             -1 if item is None else item.index,
             0 if item is None else item.key,
         )
 
 
-def _line(text: str, characters_max: int) -> str:
+def one_line(text: str, characters_max: int) -> str:
     """Make one printable line of bounded length, whatever a sender put into it."""
     if not text.isprintable():
         text = "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in text])

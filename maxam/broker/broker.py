@@ -70,7 +70,7 @@ from maxam.records import (
     Rejection,
     SubscriptionRecord,
 )
-from maxam.stomp.events import Ack, Connect, Send, SkippedSend, Subscribe, Unsubscribe
+from maxam.stomp.events import Ack, Connect, JsonSend, Send, SkippedSend, Subscribe, Unsubscribe
 
 _IGNORED: Final = ((b"result", b"ignored"),)
 
@@ -244,6 +244,10 @@ class Broker:
             ProtocolError: It was rejected, and the connection ends with that.
         """
         self.publishing.send(connection, event, wall_us)
+
+    def send_json(self, connection: Outbox, event: JsonSend, wall_us: int) -> None:
+        """Admit a SEND whose body is JSON, as `send` does."""
+        self.publishing.send_json(connection, event, wall_us)
 
     def keeps_body(self, connection: Outbox, destination: bytes) -> bool:
         """Return True if a SEND to this destination would get as far as its body: the form and the right are as they must be."""

@@ -9,6 +9,7 @@ from typing import Final, final
 
 from maxam.broker.admission import UNAUTHORISED, Admission
 from maxam.broker.conditions import Conditions
+from maxam.broker.json_sends import converted
 from maxam.broker.operations import Operation, OperationLog, Terms
 from maxam.broker.outbox import ConditionalReceipt, Outbox, rejection_error
 from maxam.broker.policy import Rights
@@ -18,7 +19,7 @@ from maxam.config import Limits
 from maxam.content import pack
 from maxam.metrics import Counters
 from maxam.records import Change, Headers, Identity, Rejection, Validation
-from maxam.stomp.events import Condition, Send, SkippedSend
+from maxam.stomp.events import Condition, JsonSend, Send, SkippedSend
 from maxam.token_bucket import TokenBucket, TokenBuckets
 
 _SEND_BURST_S: Final = 10  # seconds of `send_bytes_per_s_max` that a principal may send at once
@@ -99,6 +100,7 @@ class Publishing:
         "_admission",
         "_conditions",
         "_counters",
+        "_json_bytes_max",
         "_log",
         "_rate",
         "_sending",
@@ -125,6 +127,7 @@ class Publishing:
         self._conditions: Final = conditions
         self._admission: Final = admission
         self._counters: Final = counters
+        self._json_bytes_max: Final = limits.json_bytes_max
         self._rate: Final = limits.send_bytes_per_s_max
         self._sending: Final = TokenBuckets(self._rate, self._rate * _SEND_BURST_S) if self._rate else None
 
@@ -182,6 +185,25 @@ class Publishing:
                 connection.promise(
                     event.receipt, ConditionalReceipt((*ACCEPTED, (b"revision", b"%d" % log.head_revision)), position)
                 )
+
+    def send_json(self, connection: Outbox, event: JsonSend, wall_us: int) -> None:
+        """Admit a SEND as `send` does; its body is converted from JSON first if a schema judges it.
+
+        Raises:
+            ProtocolError: It was rejected, and the connection ends with that.
+        """
+        topic = self._store.topics.get(event.destination)
+        refused = self._admission.validate_head(connection.rights, event.destination, topic)  # before schemas are shown
+        rule = self._admission.registry.rule_for(event.destination.decode()) if refused is None else None
+        sent: Send = event
+        if rule is not None and rule.schema and event.body:
+            outcome = converted(event, rule, self._admission.registry, self._json_bytes_max)
+            if type(outcome) is Rejection:
+                self._reject(connection, event, outcome, wall_us)
+                return
+            assert isinstance(outcome, Send)  # noqa: S101 - there is nothing else
+            sent = outcome
+        self.send(connection, sent, wall_us)
 
     def publish(self, identity: Identity, rights: Rights, event: Send, wall_us: int) -> Rejection | None:
         """Admit a SEND without a condition that comes from no connection, and append it if it is accepted.

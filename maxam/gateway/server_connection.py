@@ -30,6 +30,7 @@ from maxam.stomp.events import (
     Disconnect,
     Event,
     Failure,
+    JsonSend,
     Nack,
     Send,
     SkippedSend,
@@ -470,6 +471,9 @@ class ServerConnection(FrameHolder):
             raise event.error
         elif connection is None:
             raise AssertionError("the protocol lets nothing through before CONNECT")
+        elif type(event) is JsonSend:
+            self.sends += 1
+            self._broker.send_json(connection, event, wall_us)
         elif type(event) is SkippedSend:
             self.sends += 1
             self._broker.send_skipped(connection, event, wall_us)

@@ -12,6 +12,8 @@ from maxam.errors import ProtocolError
 VERSION_1_1: Final = 0  # versions are small integers so that they index caches
 VERSION_1_2: Final = 1
 
+CONTENT_TYPE: Final = b"content-type"
+JSON_TYPE: Final = b"application/json"
 SOURCE: Final = b"source"  # these two of SEND are passed on; a topic's mark consists of them
 SOURCE_REVISION: Final = b"source-revision"
 SOURCE_BYTES_MAX: Final = 128
@@ -183,6 +185,14 @@ class Send:
 
 @final
 @mypyc_attr(acyclic=True)
+class JsonSend(Send):
+    """SEND whose body is JSON by its `content-type`, see `is_json`."""
+
+    __slots__ = ()
+
+
+@final
+@mypyc_attr(acyclic=True)
 class SkippedSend(Send):
     """SEND whose body was not wanted when its head was complete, and was not kept.
 
@@ -331,4 +341,9 @@ class Failure:
         self.error: Final = error
 
 
-Event = Connect | Send | SkippedSend | Subscribe | Unsubscribe | Ack | Nack | Disconnect | Failure
+def is_json(content_type: bytes) -> bool:
+    """Return True if a media type is that of JSON, with parameters or without."""
+    return content_type.startswith(JSON_TYPE) and content_type[len(JSON_TYPE) :].lstrip()[:1] in b";"
+
+
+Event = Connect | Send | JsonSend | SkippedSend | Subscribe | Unsubscribe | Ack | Nack | Disconnect | Failure

@@ -14,9 +14,11 @@ from typing import Final, final
 from maxam.config import Limits
 from maxam.errors import ProtocolError
 from maxam.stomp.events import (
+    CONTENT_TYPE,
     DROPPED_HEADERS,
     INTERVAL_MS_MAX,
     INTERVAL_MS_MIN,
+    JSON_TYPE,
     NUMBER_MAX,
     PROVENANCE,
     SOURCE,
@@ -30,12 +32,14 @@ from maxam.stomp.events import (
     Disconnect,
     Event,
     Failure,
+    JsonSend,
     Nack,
     Send,
     SkippedSend,
     Subscribe,
     SubscribeOptions,
     Unsubscribe,
+    is_json,
     is_mark,
     parse_number,
 )
@@ -217,6 +221,9 @@ def _send(frame: Frame, _limits: Limits) -> Send:
             condition = Condition(
                 condition.source, condition.number, condition.expected, condition.problem, provenance=True
             )
+    content_type = headers.get(CONTENT_TYPE)
+    if content_type is not None and content_type.startswith(JSON_TYPE) and is_json(content_type):
+        return JsonSend(destination, frame.body, passed, receipt, condition)
     return Send(destination, frame.body, passed, receipt, condition)
 
 
