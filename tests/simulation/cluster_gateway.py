@@ -131,6 +131,7 @@ class Gateway:
     """As much of a gateway as the role of a member asks for."""
 
     links: Final = None
+    fronts: Final = None
     address: Final = ("", 1)
     admin_port: Final = 0
 
@@ -155,6 +156,11 @@ class Gateway:
     def committer(self) -> CommitLoop:
         """The loop of commits."""
         return self._process.committer
+
+    @property
+    def connections_open(self) -> int:
+        """Connections of clients."""
+        return len(self.connections)
 
     @property
     def connections(self) -> list[Any]:
