@@ -44,7 +44,7 @@ _COMMANDS: Final = {
     ),
     "connections": (
         "maxam.cli.commands.connections:connections",
-        "List, show and close connections of clients and operators.",
+        "List, show and close connections; find clients that cannot connect.",
     ),
     "dev-certs": ("maxam.cli.commands.dev_certs:dev_certs", ""),
     "enrol": (

@@ -16,7 +16,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
@@ -27,6 +27,7 @@ from maxam.audit_chain import Anchor
 from maxam.config import AuditSettings, Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.audit_files import CUT, LOST, AuditFiles, stamp
+from maxam.gateway.listener import host_of
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.transport import Transport
 from maxam.journal.disk import Disk
@@ -100,7 +101,11 @@ class _Group:
 
 @final
 class Audit:
-    """Takes events from the event loop and has a thread write them. All methods but `close` belong to the event loop."""
+    """Takes events from the event loop and has a thread write them. All methods but `close` belong to the event loop.
+
+    Attributes:
+        observe: Called with each event, its principal, address, reason and facts, before it is written or counted.
+    """
 
     def __init__(
         self,
@@ -119,6 +124,7 @@ class Audit:
             clock: Monotonic seconds.
             wall: Seconds since the epoch.
         """
+        self.observe: Callable[[str, Identity, str, str, Mapping[str, object]], None] | None = None
         self._on: Final = settings.files_max > 0
         self._lines_max: Final = settings.lines_per_minute_max
         self._clock: Final = clock
@@ -170,6 +176,8 @@ class Audit:
             reason: Reason for the outcome.
             facts: Further facts. Those that are None are left out. No bodies, no secrets.
         """
+        if self.observe is not None:
+            self.observe(event, who, address, reason, facts)
         if not self._on:
             return
         if event == STOPPED:
@@ -294,7 +302,7 @@ class Audit:
     def _hold(
         self, group: _Group, line: dict[str, object], event: str, outcome: str, reason: str, address: str
     ) -> None:
-        kind = (event, outcome, reason, _host(address))
+        kind = (event, outcome, reason, host_of(address))
         held = group.held.get(kind)
         if held is None and len(group.held) >= _HELD_MAX:
             kind = (event, "", "", "")  # there are few events
@@ -378,9 +386,3 @@ def audit_folder(settings: Settings) -> Path:
 
 def _short(text: str) -> str:
     return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "…"
-
-
-def _host(address: str) -> str:
-    """Return an address without its port, which some come without."""
-    bare = not address.startswith("[") and address.count(":") != 1
-    return address if bare else address.rpartition(":")[0]

@@ -28,6 +28,12 @@ def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def host_of(address: str) -> str:
+    """Return an address without its port, which some come without."""
+    bare = not address.startswith("[") and address.count(":") != 1
+    return address if bare else address.rpartition(":")[0]
+
+
 def affordable_connections(wanted: int, others: int) -> int:
     """Raise the limit of open files as far as allowed; return how many connections it leaves room for beside `others`."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -9,6 +9,7 @@ import trio
 from maxam import __version__
 from maxam.compiled import core
 from maxam.gateway.commit_times import SHOWN_BOUNDS_S
+from maxam.gateway.connect_problems import KINDS
 from maxam.gateway.reload import REFUSED, RELOADED
 from maxam.gateway.server import Gateway
 from maxam.link_config import ClusterSettings
@@ -169,6 +170,9 @@ def _connections(gateway: Gateway) -> Iterator[Measure]:
         yield "maxam_connections_refused_total", (stage,), refused
     for over, refused in gateway.clients.connect_rates.refused.items():
         yield "maxam_connects_over_rate_total", (over,), refused
+    problems = [row.kind for row in gateway.connect_problems.rows()]
+    for kind in KINDS:
+        yield "maxam_connect_problems", (kind,), problems.count(kind)
     yield "maxam_accept_failures_total", (), gateway.clients.accept_failures.count
     yield "maxam_received_bytes_total", (), traffic.bytes_received
     yield "maxam_sent_bytes_total", (), traffic.bytes_sent

@@ -29,6 +29,7 @@ from maxam.gateway.bridges import Bridges
 from maxam.gateway.clients import Clients
 from maxam.gateway.clock import WallClock
 from maxam.gateway.commit_loop import CommitLoop
+from maxam.gateway.connect_problems import ConnectProblems
 from maxam.gateway.disk_budget import disk_bytes, segment_bytes_max, wanted_bytes
 from maxam.gateway.file_watch import FileWatch
 from maxam.gateway.freshness import Freshness
@@ -101,6 +102,7 @@ class Gateway:
         quarantine: The last rejected SENDs.
         shadows: Trials of candidate versions.
         audit: Log of the operations of clients and operators.
+        connect_problems: Clients that cannot connect, or do not stay connected.
         backups: Made when operators ask for one.
         bridges: Processes that forward topics to other gateways, and back.
         watermarks: Whether memory or disk run short.
@@ -192,6 +194,8 @@ class Gateway:
                 settings, OsDisk(), broker.counters, secrets.token_bytes(16), lambda: self.clock.latest_us
             )
         self.audit: Final = Audit(settings.audit, audit_folder(settings), OsDisk())
+        self.connect_problems: Final = ConnectProblems(trio.current_time, lambda: time.time_ns() // 1000)
+        self.audit.observe = self.connect_problems.observe
         self.reloader.on_outcome = self.audit.reloaded
         self.access.on_expelled = self.audit.expelled
         broker.subscribing.individual_acks = settings.listener.client_individual == "individual"
@@ -447,7 +451,7 @@ class Gateway:
         if self.audit.failure:
             reasons.append(f"audit: the audit log cannot be written ({self.audit.failure})")
         reasons += self.backups.degraded() + self.snapshots.degraded() + self.supervisor.degraded()
-        reasons += self.clients.degraded(trio.current_time())
+        reasons += self.clients.degraded(trio.current_time()) + self.connect_problems.degraded()
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
         reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
         reasons += self.role.degraded()

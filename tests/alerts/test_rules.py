@@ -75,6 +75,7 @@ def role(name: str, good: float, bad: float, instance: str = "a:8643", job: str 
 CASES: dict[str, list[Course]] = {
     "MaxamDown": [gauge(f"up{{{ON}}}", 1, 0)],
     "MaxamNotReady": [gauge(f"maxam_ready{{{ON}}}", 1, 0)],
+    "MaxamDegraded": [gauge(f'maxam_degraded{{{ON}, code="reconnect-loop"}}', 0, 1)],
     "MaxamSendsUnavailable": [
         counter(
             f'maxam_sends_rejected_total{{{ON}, disposition="rejected-unavailable", result="memory-low"}}',

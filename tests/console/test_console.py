@@ -4,10 +4,12 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, Route, expect
 
+from maxam.gateway.connect_problems import OFTEN
 from tests.console.conftest import OpenTab
 from tests.console.floor import (
     HOSTILE_CLIENT_ID,
@@ -457,6 +459,34 @@ def _do(page: Page, what: str) -> None:
         page.evaluate(what)
 
 
+def test_who_cannot_connect_has_a_view_and_tables_are_sorted(tab: OpenTab, floor: Floor) -> None:
+    """Clients that share a client-id are in a view of their own, with a remedy. A table is sorted by the column that is pressed."""
+    for _ in range(OFTEN):
+        with (
+            RawClient(floor.gateway, "table", client_id="shared"),
+            RawClient(floor.gateway, "table", client_id="shared"),
+        ):
+            pass
+    clients = [RawClient(floor.gateway, "table", client_id=f"sorted-{name}") for name in "bca"]
+    with ExitStack() as open_, tab() as operator:
+        for one in clients:
+            open_.enter_context(one)
+        page = operator.open("problems")
+        row = page.get_by_role("row").filter(has_text="shares a client-id")
+        expect(row).to_contain_text("Give each client a client-id of its own.")
+        expect(row).to_contain_text("shared")
+        page.goto(page.url.split("#")[0] + "#/sessions?find=sorted-")
+        names = page.locator("tbody td:nth-child(2)")
+        expect(names).to_have_text(["sorted-a", "sorted-b", "sorted-c"])
+        title = page.get_by_role("button", name="Client-id")
+        title.click()
+        title.click()
+        expect(names).to_have_text(["sorted-c", "sorted-b", "sorted-a"])
+        expect(page.locator("th[aria-sort=descending]")).to_have_text("Client-id")
+        title.click()
+        expect(page.locator("th[aria-sort]")).to_have_count(0)
+
+
 def test_another_version_offers_to_load_the_page_anew(tab: OpenTab) -> None:
     """When the gateway has another version than the page came from, the page shows that."""
     with tab() as operator:
@@ -480,6 +510,7 @@ VIEWS = (
     "rejects",
     "schemas",
     "connections",
+    "problems",
     "journal",
     "about",
 )

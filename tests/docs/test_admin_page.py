@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from maxam.api.routes.health import CODES
 from maxam.cli.main import main
 from maxam.gateway.loaded_config import ITEMS
 
@@ -36,6 +37,12 @@ def test_every_code_of_health_has_a_row() -> None:
     section = PAGE.partition("\n### Codes of health\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| (`.*?) \| `(?:reasons|degraded)` \|", section, re.MULTILINE)
     assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row)} == set(codes())
+
+
+def test_every_code_of_health_is_a_metric() -> None:
+    """`maxam_degraded` has each code from the start, and no other."""
+    assert len(CODES) == len(set(CODES))
+    assert set(CODES) == set(codes())
 
 
 def verbs(command: click.Command, *names: str) -> Iterator[tuple[str, click.Command]]:

@@ -12,6 +12,7 @@ import * as connections from "./views/connections.js";
 import * as journal from "./views/journal.js";
 import * as overdue from "./views/overdue.js";
 import * as overview from "./views/overview.js";
+import * as problems from "./views/problems.js";
 import * as rejects from "./views/rejects.js";
 import * as schemas from "./views/schemas.js";
 import * as sessions from "./views/sessions.js";
@@ -46,6 +47,7 @@ const VIEWS = {
   rejects: { title: "Rejects", icon: "rejects", key: "r", show: rejects.show },
   schemas: { title: "Schemas", icon: "schemas", key: "m", show: schemas.show },
   connections: { title: "Connections", icon: "connections", key: "c", show: connections.show },
+  problems: { title: "Cannot connect", icon: "problems", key: "n", show: problems.show },
   journal: { title: "Journal and backups", icon: "journal", key: "j", show: journal.show },
   about: { title: "About", icon: "about", key: "a", show: about.show },
 };

@@ -8,6 +8,7 @@ import { add, el, fill } from "./dom.js";
  * @property {string} title
  * @property {(row: R) => Node | string | null} cell
  * @property {string} [kind] class of its cells: `number`, `wide`, `extra` (left out in a narrow window)
+ * @property {(row: R) => string | number | null | undefined} [sort] what rows are sorted by when the title is pressed; without it the title is no button
  */
 
 /**
@@ -34,12 +35,18 @@ export class Table {
   /** @type {Map<string, Known<R>>} */
   #rows = new Map();
   #body = el("tbody");
+  /** @type {R[]} */
+  #given = [];
+  /** @type {HTMLTableCellElement[]} */
+  #heads;
+  #sorted = -1; // place of the column that rows are sorted by
+  #falls = false;
 
   /** @param {TableOptions<R>} options */
   constructor(options) {
     this.options = options;
-    const heads = options.columns.map((column) => el("th", { scope: "col", class: column.kind ?? "" }, column.title));
-    this.element = el("div", { class: "table", tabindex: 0, role: "region", "aria-label": options.label }, el("table", null, el("thead", null, el("tr", null, heads)), this.#body));
+    this.#heads = options.columns.map((column, at) => el("th", { scope: "col", class: column.kind ?? "" }, column.sort ? el("button", { type: "button", class: "sort", title: "Sort the rows that are shown", click: () => this.#sort(at) }, column.title) : column.title));
+    this.element = el("div", { class: "table", tabindex: 0, role: "region", "aria-label": options.label }, el("table", null, el("thead", null, el("tr", null, this.#heads)), this.#body));
     this.#body.addEventListener("keydown", (event) => this.#key(event));
   }
 
@@ -53,9 +60,10 @@ export class Table {
    */
   show(rows) {
     const { columns, key } = this.options;
+    this.#given = rows;
     const gone = new Set(this.#rows.keys());
     let place = this.#body.firstElementChild;
-    for (const data of rows) {
+    for (const data of this.#inOrder(rows)) {
       const name = key(data);
       gone.delete(name);
       const json = JSON.stringify(data);
@@ -86,6 +94,35 @@ export class Table {
       this.#rows.get(name)?.row.remove();
       this.#rows.delete(name);
     }
+  }
+
+  /**
+   * Sort by a column: largest first for numbers, A first for texts. Again turns that round, and once more gives the order of the gateway.
+   * @param {number} at
+   */
+  #sort(at) {
+    const numbers = this.#given.some((row) => typeof this.options.columns[at]?.sort?.(row) === "number");
+    if (this.#sorted !== at) [this.#sorted, this.#falls] = [at, numbers];
+    else if (this.#falls === numbers) this.#falls = !numbers;
+    else this.#sorted = -1;
+    this.#heads.forEach((head, place) => {
+      if (place === this.#sorted) head.setAttribute("aria-sort", this.#falls ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    this.show(this.#given);
+  }
+
+  /** @param {R[]} rows */
+  #inOrder(rows) {
+    const by = this.options.columns[this.#sorted]?.sort;
+    if (!by) return rows;
+    const sign = this.#falls ? -1 : 1;
+    return [...rows].sort((one, other) => {
+      const [left, right] = [by(one) ?? null, by(other) ?? null];
+      if (left === null || right === null) return left === right ? 0 : left === null ? 1 : -1; // what is not known is last
+      if (typeof left === "number" && typeof right === "number") return sign * (left - right);
+      return sign * (String(left) < String(right) ? -1 : String(left) > String(right) ? 1 : 0);
+    });
   }
 
   /** @param {Element} cell @param {Node | string | null} content @param {R} data */

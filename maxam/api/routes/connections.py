@@ -1,4 +1,4 @@
-"""The route of connections: all connections to one of the listeners, before and after their authentication."""
+"""Routes of connections: all connections to one of the listeners, and clients that cannot connect or do not stay connected."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from maxam.api.answers import Rows
 from maxam.api.description import (
     COUNT,
+    FLAG,
     HEX,
     INCOMPLETE,
     NUMBER,
@@ -20,16 +21,19 @@ from maxam.api.description import (
     TIME,
     WHOLE,
     described,
+    listed,
     names_of,
     nullable,
     one_of,
     page,
     record,
+    row_of,
 )
 from maxam.api.parameters import AFTER_NUMBER, LIMIT
 from maxam.api.routing import Call, Description, RouteSpec
 from maxam.avro.json.decoding import iso_time
 from maxam.gateway.access import AdminConnection
+from maxam.gateway.connect_problems import KINDS, OFTEN, OFTEN_S, ConnectProblem, advice_for
 from maxam.gateway.listings import STATES, STOMP, connection_row
 from maxam.gateway.transport import Transport
 
@@ -144,4 +148,60 @@ def _admin_row(call: Call, connection: AdminConnection) -> dict[str, object]:
     }
 
 
-ROUTES: Final[tuple[RouteSpec, ...]] = (("GET", "/v1/connections", "read", _connections),)
+PROBLEM: Final = record(
+    "ConnectProblem",
+    kind=one_of(*KINDS),
+    reason=described(TEXT, "of the refusal, or of the last end"),
+    advice=described(TEXT, "what to do; empty if the reason is not known"),
+    principal=nullable(TEXT),
+    client_id=nullable(TEXT),
+    fingerprint=nullable(HEX),
+    listener=described(TEXT, "`stomp`, `admin`, `enrolment` or `link`"),
+    address=described(TEXT, "the last one"),
+    count=described(COUNT, "events since the row was made"),
+    first_at=TIME,
+    last_at=TIME,
+    last_s=described(SECONDS, "seconds since the last event"),
+    often=described(FLAG, f"{OFTEN} events or more within {OFTEN_S / 60:g} minutes"),
+)
+
+
+@Description(
+    "Clients that cannot connect or do not stay connected, and why",
+    record(
+        "",
+        problems=listed(PROBLEM),
+        count=described(COUNT, "rows of all"),
+        forgotten=described(COUNT, "rows that made room for newer ones since the start"),
+    ),
+    (LIMIT,),
+    text="""First those that recur, then those with the latest event. A row goes an hour after its last event. `refused` connections did not
+reach CONNECTED, `taken-over` sessions have several clients, and `reconnecting` clients come back soon after each end.""",
+)
+async def _problems(call: Call) -> Response:
+    problems = call.gateway.connect_problems
+    found, now_s = problems.rows(), trio.current_time()
+    rows = Rows("problems")
+    await rows.add_all(found[: call[LIMIT]], ROWS_PER_SLICE, lambda row: _problem_row(row, now_s))
+    return rows.within(count=len(found), forgotten=problems.forgotten)
+
+
+def _problem_row(row: ConnectProblem, now_s: float) -> dict[str, object]:
+    return row_of(
+        PROBLEM,
+        row,
+        advice=advice_for(row.kind, row.reason),
+        principal=row.principal or None,
+        client_id=row.client_id or None,
+        fingerprint=row.fingerprint or None,
+        first_at=iso_time(row.first_at_us),
+        last_at=iso_time(row.last_at_us),
+        last_s=round(now_s - row.times_s[-1], 3),
+        often=row.often(now_s),
+    )
+
+
+ROUTES: Final[tuple[RouteSpec, ...]] = (
+    ("GET", "/v1/connections", "read", _connections),
+    ("GET", "/v1/connect-problems", "read", _problems),
+)

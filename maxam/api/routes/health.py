@@ -28,12 +28,50 @@ from maxam.api.description import (
 from maxam.api.routing import ANY_CERTIFICATE, Call, Description, RouteSpec
 from maxam.avro.json.decoding import iso_time
 from maxam.compiled import core
-from maxam.gateway.loaded_config import LoadedConfig
+from maxam.gateway.loaded_config import ITEMS, LoadedConfig
 from maxam.gateway.server import Gateway
 
 READY: Final = "ready"
 DEGRADED: Final = "degraded"
 NOT_READY: Final = "not ready"
+# Codes that the lines of `reasons` and `degraded` begin with. docs/operate/admin.md has a row for each.
+CODES: Final = (
+    *ITEMS,
+    "accept-paused",
+    "audit",
+    "backup-failed",
+    "backup-missing",
+    "bridge",
+    "bridge-down",
+    "clients-refused",
+    "clock",
+    "connections-full",
+    "connects-limited",
+    "copying",
+    "disk-full",
+    "disk-low",
+    "disk-slow",
+    "disk-small",
+    "follow-lost",
+    "follow-refused",
+    "following",
+    "frames-unfinished",
+    "fronts",
+    "journal-unwritable",
+    "limit-near",
+    "log-damaged",
+    "log-lost",
+    "memory-low",
+    "presence",
+    "receipts-pending",
+    "reconnect-loop",
+    "rejections-unheard",
+    "sends-rejected",
+    "snapshot-room",
+    "subscriptions-many",
+    "takeovers",
+    "task-failed",
+)
 # Sizes and positions of the broker, and rejected SENDs since the start.
 FIGURES: Final[dict[str, Callable[[Gateway], int]]] = {
     "revision": lambda gateway: gateway.broker.committed_revision,
@@ -60,6 +98,11 @@ def unready_reasons(gateway: Gateway) -> list[str]:
 def degraded_reasons(gateway: Gateway) -> list[str]:
     """Return what an operator should repair, though the broker is in service."""
     return gateway.watermarks.degraded() + gateway.degraded_reasons()
+
+
+def codes_in_force(gateway: Gateway) -> set[str]:
+    """Return the codes of all lines of health."""
+    return {line.partition(":")[0] for line in [*unready_reasons(gateway), *degraded_reasons(gateway)]}
 
 
 def _figures(gateway: Gateway) -> dict[str, int]:
@@ -142,7 +185,14 @@ _EXPIRY: Final = record(
         server=TEXT,
         core=one_of("compiled", "interpreted"),
         figures=record("Figures", **dict.fromkeys(FIGURES, COUNT)),
-        connections=record("HealthConnections", connected=COUNT, connecting=COUNT, operators=COUNT),
+        connections=record(
+            "HealthConnections",
+            connected=COUNT,
+            connecting=COUNT,
+            operators=COUNT,
+            max=described(COUNT, "limit `connections_max`, as far as the limit of open files allows it"),
+            problems=described(COUNT, "clients that cannot connect, or do not stay connected: `/v1/connect-problems`"),
+        ),
         overdue=described(COUNT, "topics that are older than their rule allows"),
         behind=described(COUNT, "subscriptions that have lacked something for long"),
         commit=record(
@@ -211,6 +261,8 @@ async def _health(call: Call) -> Response:
                 "connected": gateway.clients.traffic.connected,
                 "connecting": gateway.clients.traffic.connecting,
                 "operators": len(gateway.access.admin_connections),
+                "max": gateway.clients.connections_max,
+                "problems": len(gateway.connect_problems.rows()),
             },
             "overdue": gateway.freshness.count,
             "behind": look.behind,

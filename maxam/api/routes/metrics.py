@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from maxam.api.description import TEXT
-from maxam.api.routes.health import unready_reasons
+from maxam.api.routes.health import CODES, codes_in_force, unready_reasons
 from maxam.api.routing import Call, Description, RouteSpec
 from maxam.gateway.measures import measures
 from maxam.metrics import Histogram
@@ -43,6 +43,7 @@ _CURRENT: Final = (
     Declared("maxam_build_info", "gauge", "Always 1. The labels have version and core.", ("version", "core")),
     Declared("maxam_start_time_seconds", "gauge", "When the gateway started, seconds since the epoch."),
     Declared("maxam_ready", "gauge", "1 while the broker is in service, as in /readyz."),
+    Declared("maxam_degraded", "gauge", "1 while health has a line with this code, 0 otherwise.", ("code",)),
     Declared(
         "maxam_cluster_role",
         "gauge",
@@ -252,6 +253,12 @@ _CURRENT: Final = (
         ("disposition", "result"),
     ),
     Declared("maxam_sends_superseded_total", "counter", "SENDs accepted without effect: their source had sent newer."),
+    Declared(
+        "maxam_connect_problems",
+        "gauge",
+        "Clients of the last hour that could not connect, or did not stay connected, by kind.",
+        ("kind",),
+    ),
     Declared("maxam_takeovers_total", "counter", "Sessions taken over by a newer connection."),
     Declared("maxam_sessions_expired_total", "counter", "Sessions ended because their client stayed away."),
     Declared(
@@ -375,6 +382,9 @@ async def _metrics(call: Call) -> Response:
     await gateway.clients.traffic.gather()
     await gateway.staleness.look()
     _add(families["maxam_ready"], (), 0 if unready_reasons(gateway) else 1)
+    codes = codes_in_force(gateway)
+    for code in CODES:
+        _add(families["maxam_degraded"], (code,), int(code in codes))
     for name, labels, value in measures(gateway):
         _add(families[name], labels, value)
         if name in _RENAMED:

@@ -9,7 +9,9 @@ from maxam.cli.repeating import watch_option
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, NotFoundError, Remote, RemoteError, session_path
 from maxam.terminal.groups import CommandGroup
+from maxam.terminal.options import remark
 from maxam.terminal.tables import print_fields, print_json
+from maxam.terminal.units import duration
 
 _ID = click.argument("number", metavar="ID", type=click.IntRange(1))
 
@@ -27,7 +29,7 @@ class _Group(CommandGroup):
 
 @click.group(cls=_Group)
 def connections() -> None:
-    """List, show and close connections of clients and operators."""
+    """List, show and close connections; find clients that cannot connect."""
 
 
 @connections.command("list")
@@ -82,6 +84,43 @@ def connections_list(credentials: Credentials, limit: int | None, as_json: bool)
             optional=["#FRONT"],
         )
         note_incomplete(remote)
+
+
+@connections.command("problems")
+@limit_option(default=200, most=200)
+@json_option
+@watch_option
+@with_credentials
+def connections_problems(credentials: Credentials, limit: int, as_json: bool) -> None:
+    """List clients of the last hour that cannot connect or do not stay connected, why, and what to do.
+
+    Clients with many events within five minutes come first. A `reconnecting` client comes back soon after each end of its connection.
+    """
+    with Remote(credentials) as remote:
+        answer = remote.get("/v1/connect-problems", limit=limit)
+    rows: list[dict[str, Any]] = answer["problems"]
+    print_rows(
+        iter(rows),
+        limit,
+        as_json,
+        ["KIND", "PRINCIPAL", "CLIENT-ID", "ADDRESS", "#COUNT", "#LAST", "REASON", "WHAT TO DO", "FINGERPRINT"],
+        lambda row: [
+            row["kind"],
+            row["principal"],
+            row["client_id"],
+            row["address"],
+            row["count"],
+            f"{duration(row['last_s'])} ago",
+            row["reason"],
+            row["advice"],
+            row["fingerprint"],
+        ],
+        ["FINGERPRINT", "CLIENT-ID", "WHAT TO DO", "KIND"],
+        optional=["CLIENT-ID"],
+    )
+    more = answer["count"] - len(rows)
+    if more or answer["forgotten"]:
+        remark(f"{more} more rows are not shown; {answer['forgotten']} made room for newer ones since the start")
 
 
 @connections.command("show")

@@ -52,7 +52,14 @@ def _print_health(answer: dict[str, Any]) -> None:
         ("sessions", f"{figures['sessions']}; {counted(answer['behind'], 'subscription')} behind"),
         (
             "connections",
-            f"{connected['connected']}, {connected['connecting']} connecting; {connected['operators']} of operators",
+            f"{connected['connected']} of {connected['max']}, {connected['connecting']} connecting;"
+            f" {connected['operators']} of operators",
+        ),
+        (
+            "cannot connect",
+            f"{counted(connected['problems'], 'client')} (connections problems)"
+            if connected["problems"]
+            else "no client",
         ),
         (
             "commits",

@@ -130,6 +130,7 @@ def _head(look: Look, where: str, width: int) -> list[Text]:
         f"{rates['acks_per_s']:,.0f} ACK/s",
         counted(figures["topics"], "topic", ","),
         f"{health['connections']['connected']:,} connected",
+        f"{health['connections']['problems']:,} cannot connect",
         counted(figures["sessions"], "session", ","),
         f"revision {figures['revision']:,}",
     ]

@@ -1,7 +1,8 @@
 """All routes of the admin API over real TLS: described, guarded, and right while what they list comes and goes."""
 
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from maxam.api import openapi
 from maxam.api.answers import Rows
 from maxam.api.application import ROUTES
 from maxam.api.routes import console
+from maxam.api.routes.health import CODES
 from maxam.api.routing import ANY_CERTIFICATE, ANY_PRINCIPAL, Described, RouteSpec
 from maxam.config import Limits
+from maxam.gateway.connect_problems import OFTEN
 from maxam.gateway.listings import STATES
 from maxam.gateway.reload import RELOADED
 from tests.benchmarks.holds import counted_steps
@@ -193,7 +196,9 @@ def test_health_says_what_an_operator_asks_first(tmp_path: Path) -> None:
             answer = await told(client, "/v1/health")
             assert (answer["status"], answer["reasons"], answer["degraded"]) == ("ready", [], [])
             assert (answer["figures"]["topics"], answer["overdue"], answer["behind"]) == (1, 0, 0)
-            assert answer["connections"] == {"connected": 1, "connecting": 0, "operators": 1}
+            most = gateway.gateway.clients.connections_max
+            counted = {"connected": 1, "connecting": 0, "operators": 1, "max": most, "problems": 0}
+            assert answer["connections"] == counted
             assert {row["what"] for row in answer["expiries"]} == {"certificate", "authority", "crl"}
             assert [row["expires_s"] for row in answer["expiries"]] == sorted(
                 row["expires_s"] for row in answer["expiries"]
@@ -209,6 +214,46 @@ def test_health_says_what_an_operator_asks_first(tmp_path: Path) -> None:
             assert (answer["status"], answer["reasons"]) == ("degraded", [])
             assert "policy" in answer["degraded"][0]
             assert [(await cli(gateway, "health", *options)).exit_code for options in ([], ["--strict"])] == [0, 1]
+
+    run(test)
+
+
+def test_who_cannot_connect_is_listed_with_the_reason_and_a_remedy(tmp_path: Path) -> None:
+    """A client that the policy does not know, one without a certificate and two that share a client-id are in listing, health and metrics."""
+    site = Site(tmp_path, "anna", "stranger")
+    site.policy({"anna": {"send": ["X/**"]}})
+
+    async def test() -> None:
+        async with living(site) as gateway, operator(gateway) as client:
+            for _ in range(OFTEN):
+                assert (await gateway.refusal("stranger"))[0] == b"unknown client"
+                async with gateway.client("anna", "shared") as first, gateway.client("anna", "shared"):
+                    assert (await first.error())[0] == b"session taken over by a newer connection"
+            with suppress(trio.BrokenResourceError):
+                async with await gateway.dial(None) as nobody:
+                    await nobody.receive_some()
+            await until(lambda: len(gateway.gateway.connect_problems.rows()) >= 3)
+            answer = await told(client, "/v1/connect-problems")
+            rows = {(row["kind"], row["principal"], row["reason"]): row for row in answer["problems"]}
+            stranger = rows["refused", None, "error: unknown client"]
+            assert (stranger["count"], stranger["often"]) == (OFTEN, True)
+            assert stranger["fingerprint"] == site.fingerprints["stranger"]
+            assert "policy" in stranger["advice"]
+            assert rows["refused", None, "the client sent no certificate"]["count"] == 1
+            [taken] = [row for row in answer["problems"] if row["kind"] == "taken-over"]
+            assert (taken["principal"], taken["client_id"], taken["count"]) == ("anna", "shared", OFTEN)
+            assert len((await told(client, "/v1/connect-problems", limit=1))["problems"]) == 1
+            health = await told(client, "/v1/health")
+            assert health["connections"]["problems"] == answer["count"]
+            codes = {line.partition(":")[0] for line in health["degraded"]}
+            assert {"clients-refused", "takeovers"} <= codes
+            scraped = (await client.get("/metrics")).text
+            degraded = dict(re.findall(r'^maxam_degraded\{code="([\w-]+)"\} (\S+)$', scraped, re.MULTILINE))
+            assert {code for code, value in degraded.items() if float(value)} == codes
+            assert set(degraded) == set(CODES)
+            shown = await cli(gateway, "connections", "problems")
+            assert shown.exit_code == 0, shown.output
+            assert "shared" in shown.stdout
 
     run(test)
 

@@ -25,7 +25,7 @@ def look(behind: int, hot: int, busy: int, name: str = "signage", degraded: tupl
             "reasons": [],
             "degraded": list(degraded),
             "figures": {"topics": 100_000, "sessions": 1000, "revision": 123_456_789},
-            "connections": {"connected": 1000},
+            "connections": {"connected": 1000, "problems": 3},
             "overdue": 7,
         },
         rates={

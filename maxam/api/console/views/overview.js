@@ -59,9 +59,10 @@ class Health {
   topics = new Tile("Topics", "#/topics");
   connections = new Tile("Connections", "#/connections");
   sessions = new Tile("Sessions", "#/sessions");
+  problems = new Tile("Cannot connect", "#/problems");
   disk = new Tile("Disk free", "#/journal");
   memory = new Tile("Memory");
-  tiles = [this.topics.element, this.sessions.element, this.connections.element, this.disk.element, this.memory.element];
+  tiles = [this.topics.element, this.sessions.element, this.connections.element, this.problems.element, this.disk.element, this.memory.element];
   #list = el("ul", { class: "due" });
   due = el("section", { class: "card" }, el("h2", null, "In force, and until when"), this.#list);
   #said = "";
@@ -114,6 +115,7 @@ class Health {
     this.topics.show(count(figures.topics), "idle", `revision ${count(figures.revision)}`);
     this.sessions.show(count(figures.sessions), "idle");
     this.connections.show(count(connections.connected), "idle", `and ${connections.operators} of operators${connections.connecting ? `, ${connections.connecting} connecting` : ""}`);
+    this.problems.show(count(connections.problems), "idle", connections.problems === 1 ? "client of the last hour" : "clients of the last hour");
     this.disk.show(bytes(disk.free_bytes), disk.full ? "bad" : disk.low || disk.slow ? "warn" : "idle", disk.full ? "full: SENDs are refused" : disk.slow ? "the disk is slow" : `journal ${bytes(disk.journal_bytes)}`);
     fill(this.#list, this.#expiries(answer.expiries), this.#items(answer.reload), this.#audit(answer.audit));
     this.#answer = answer;
