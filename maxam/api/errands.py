@@ -75,7 +75,7 @@ async def end_session(gateway: Gateway, caller: Identity, session: Session) -> N
     if session.holder and gateway.fronts is not None:
         gateway.fronts.asks.expel(session, ProtocolError("session dropped", "an operator ended this session"))
     with _Errand(gateway, caller) as errand:
-        gateway.broker.end_session(session)
+        gateway.broker.upkeep.end_session(session)
         await errand.committed()
 
 
@@ -97,7 +97,7 @@ async def end_subscription(gateway: Gateway, caller: Identity, key: tuple[str, s
     if subscription.connection is not None:
         return False
     with _Errand(gateway, caller) as errand:
-        gateway.broker.end_subscription(subscription)
+        gateway.broker.upkeep.end_subscription(subscription)
         await errand.committed()
     return True
 

@@ -15,7 +15,7 @@ decided is not committed yet, its RECEIPT waits for that, and shares its fate.
 Each part of the broker owns its state and does not know the broker. `operations` keeps the order. `connecting` takes CONNECTs, `publishing`
 SENDs, `subscribing` SUBSCRIBEs and UNSUBSCRIBEs. `routing` finds the subscriptions of a change. `scans` finds current values for eager
 subscriptions and new rights. `session_table` has the sessions and the lives of subscriptions. `upkeep` ends sessions and frees memory as
-time passes. `recovery` replays records and makes snapshots.
+time passes. `recovery` replays records and makes snapshots. `rollback` undoes what the disk had no room for.
 
 Invariants:
 * revisions of applied changes are gapless and only grow, and no change above `committed_revision`, the newest applied, is visible;
@@ -39,17 +39,18 @@ from maxam.broker.following import Following
 from maxam.broker.fronting import Fronting
 from maxam.broker.intake import Intake
 from maxam.broker.json_values import JsonValues
-from maxam.broker.last_wills import LastWills, expel_setter
+from maxam.broker.last_wills import LastWills
 from maxam.broker.notices import Notices
 from maxam.broker.operations import Operation, OperationLog, Proof, Refusal, TransientSubscribe
-from maxam.broker.outbox import Outbox, rejection_error
+from maxam.broker.outbox import Outbox
 from maxam.broker.policy import Policy, Rights
 from maxam.broker.producer_sequences import ProducerSequences
-from maxam.broker.publishing import UNAVAILABLE, Publishing, rejection_headers
+from maxam.broker.publishing import Publishing
 from maxam.broker.quotas import largest_user
 from maxam.broker.receipt_waits import ReceiptWaits
 from maxam.broker.recovery import Recovery
 from maxam.broker.refinement_table import RefinementTable
+from maxam.broker.rollback import Rollback
 from maxam.broker.routing import Routing
 from maxam.broker.scans import SCAN_TOPICS, Scan, Scanner
 from maxam.broker.selected_routes import SelectedRoutes
@@ -61,15 +62,8 @@ from maxam.broker.upkeep import Upkeep
 from maxam.broker.wills import Wills
 from maxam.broker.wire_cache import WireCache
 from maxam.config import Limits
-from maxam.errors import ProtocolError
 from maxam.metrics import Counters
-from maxam.records import (
-    Change,
-    Identity,
-    Record,
-    Rejection,
-    SubscriptionRecord,
-)
+from maxam.records import Change, Identity, Record, SubscriptionRecord
 from maxam.stomp.events import Ack, Connect, JsonSend, Send, SkippedSend, Subscribe, Unsubscribe
 
 _IGNORED: Final = ((b"result", b"ignored"),)
@@ -89,6 +83,7 @@ class Broker:
         counters: Counts since the start.
         publishing: The way of SENDs into the order of operations; set its `on_rejected`.
         subscribing: The way of subscriptions in and out; set its `individual_acks`.
+        upkeep: The ends of sessions and subscriptions, and what a front or a replica does of `tick`.
         expiry: Deletes of topics that have expired.
         last_wills: Wills of sessions; the gateway has them fired.
         notices: Notices of topics whose values may not be current.
@@ -136,7 +131,7 @@ class Broker:
         self._connecting: Final = Connecting(
             limits, self._log, self._table, self._wires, self._acknowledgements, self.last_wills, self.counters
         )
-        self._upkeep: Final = Upkeep(
+        self.upkeep: Final = Upkeep(
             limits.deletes_retained_max,
             self._log,
             self.store,
@@ -147,6 +142,8 @@ class Broker:
             self.counters,
         )
         self._following: Final = Following(self._log, self._table, self._scanner, self._recovery)
+        parts = (self._log, self._conditions, self._table, self._receipt_waits)
+        self._rollback: Final = Rollback(*parts, self.last_wills, self.counters)
 
     @property
     def incarnation(self) -> str:
@@ -324,35 +321,8 @@ class Broker:
         self._receipt_waits.batch_applied()
 
     def roll_back_batch(self, batch: list[Operation]) -> Refusal:
-        """Undo the append of a batch for which the disk had no room, and of all appended after it. Return what was given back.
-
-        Its revisions are given back. SENDs are answered `rejected-unavailable`, and a durable SUBSCRIBE fails its connection. Operations
-        that only free room later (ACKs, UNSUBSCRIBEs, ends of sessions) and transient SUBSCRIBEs stay pending, in order.
-        """
-        refusal = self._log.roll_back_batch(batch)
-        self._conditions.refuse()
-        for subscription in refusal.subscriptions:
-            self._table.refuse(subscription)
-        publishers: set[Identity] = set()  # each is one connection's
-        for change in refusal.changes:
-            self.counters.sends_unavailable += 1
-            self.counters.reject("disk-full")
-            publishers.add(change.publisher)
-        headers = rejection_headers(UNAVAILABLE, Rejection("disk-full", "the journal has no room; try again later"))
-        for key in self.last_wills.wills.refuse(refusal):
-            expel_setter(self.sessions.get(key))
-        for session in self.sessions.values():
-            if session.connection is not None:  # receipts to come wait for what is kept too
-                position = session.connection.position
-                session.connection.position = refusal.moved.get(position, position)
-        for connection in self._receipt_waits.batch_refused():
-            connection.refuse(headers, refusal.done, refusal.moved, refusal.failed)
-            self._receipt_waits.add(connection)
-        for session in self.sessions.values():  # a SEND without receipt may be among those that were refused
-            ending = session.connection
-            if ending is not None and ending.rejections_end and ending.identity in publishers:
-                ending.expel(rejection_error(headers, None))
-        return refusal
+        """Undo the append of a batch for which the disk had no room, and of all appended after it. Return what was given back."""
+        return self._rollback.roll_back_batch(batch)
 
     def apply(self, operation: Operation) -> None:
         """Apply an operation that is durable, or leaves nothing in the journal: the one place where durable state changes."""
@@ -437,19 +407,11 @@ class Broker:
     @property
     def next_due_s(self) -> float | None:
         """When `tick` has something to do, or None."""
-        return self._upkeep.next_due_s
+        return self.upkeep.next_due_s
 
     def tick(self, now_s: float) -> None:
         """Append what has waited long enough: acknowledgements without receipt, the end of expired sessions."""
-        self._upkeep.tick(now_s)
-
-    def tick_front(self, now_s: float) -> None:
-        """Do what a front does of that: sessions expire where the order is kept."""
-        self._upkeep.tick_front(now_s)
-
-    def housekeep(self, now_s: float) -> None:
-        """Forget what is no longer needed; it appends nothing, so a broker that follows another one does it too."""
-        self._upkeep.housekeep(now_s)
+        self.upkeep.tick(now_s)
 
     def scan(self, topics: int = SCAN_TOPICS) -> bool:
         """Do the next part of the scans under way, with `topics` topics at most; return whether more is to do now."""
@@ -507,14 +469,6 @@ class Broker:
         Its writer is woken when the operations are done that its receipts wait for. Operations that were appended are committed only after a `take_batch`: hand them over before waiting for anything.
         """
         self._receipt_waits.add(connection)
-
-    def end_session(self, session: Session, error: ProtocolError | None = None) -> None:
-        """End a session and all that it owes; its connection, if any, is expelled with the error, by default an operator's."""
-        self._upkeep.end_session(session, error)
-
-    def end_subscription(self, subscription: Subscription) -> None:
-        """End a durable subscription that no connection uses, and all that it owes."""
-        self._upkeep.end_subscription(subscription)
 
     def uncommitted_values(self) -> Iterator[bytes]:
         """Iterate over the destinations of values that are accepted and not yet applied."""

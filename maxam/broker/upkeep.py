@@ -78,7 +78,7 @@ class Upkeep:
                 break
             self._counters.sessions_expired += 1
             ended += len(session.subscriptions)
-            self.end_session(session, None)
+            self.end_session(session)
         self._end_unused(now_s)
 
     def tick_front(self, now_s: float) -> None:
@@ -98,13 +98,13 @@ class Upkeep:
         self.housekeep(now_s)
 
     def housekeep(self, now_s: float) -> None:
-        """Free what is no longer needed. Nothing is appended."""
+        """Free what is no longer needed. Nothing is appended, so a broker that follows another one does it too."""
         self._admission.sweep_if_full(now_s)
         self._store.retire(self._log.accepted_at_us)
         if self._store.sweep_due():
             self._sweep()
 
-    def end_session(self, session: Session, error: ProtocolError | None) -> None:
+    def end_session(self, session: Session, error: ProtocolError | None = None) -> None:
         """End a session and all that it owes; its connection, if any, is expelled with the error, by default an operator's."""
         if session.connection is not None:
             session.connection.expel(error or ProtocolError("session dropped", "an operator ended this session"))

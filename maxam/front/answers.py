@@ -147,7 +147,7 @@ class Answers:
             return None
         if subscription.connection is not None:
             return False
-        self._broker.end_subscription(subscription)
+        self._broker.upkeep.end_subscription(subscription)
         await self._committed()
         return True
 

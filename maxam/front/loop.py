@@ -77,7 +77,7 @@ class FrontLoop:
     def _pump(self, now_s: float) -> float:
         """Do what is to do now without waiting; return when to call this again."""
         broker = self._broker
-        broker.tick_front(now_s)
+        broker.upkeep.tick_front(now_s)
         if broker.store.sweeping:
             self._wakeup.set()
         self._replica.flush()

@@ -109,5 +109,5 @@ class OwedWatch:
         failure = ProtocolError("too much owed", explanation)
         if session.holder and self.expel is not None:
             self.expel(session, failure)
-        self._broker.end_session(session, failure)
+        self._broker.upkeep.end_session(session, failure)
         self._schedule_commit()

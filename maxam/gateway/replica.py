@@ -66,7 +66,7 @@ class Replica:
         while True:
             now_s = trio.current_time()
             if broker.store.sweeping or now_s >= due_s:
-                broker.housekeep(now_s)
+                broker.upkeep.housekeep(now_s)
             if now_s >= due_s:
                 due_s = now_s + _HOUSEKEEPING_S
                 broker.tidy()

@@ -269,7 +269,7 @@ class FrontedWorld:
         self.leader.wall_us += int(seconds * 1e6)
         for front in self.fronts:
             front.world.now_s, front.world.wall_us = self.leader.now_s, self.leader.wall_us
-            front.world.broker.tick_front(front.world.now_s)
+            front.world.broker.upkeep.tick_front(front.world.now_s)
             front.world.broker.scan()
         self.leader.broker.tick(self.leader.now_s)
         self.orders.claims.tick(self.leader.now_s)

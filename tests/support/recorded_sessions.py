@@ -162,7 +162,7 @@ class Player:
         """End all sessions of a principal, as an operator may."""
         sessions = self.world.broker.sessions
         for key in [key for key in sessions if key[0] == principal]:
-            self.world.broker.end_session(sessions[key])
+            self.world.broker.upkeep.end_session(sessions[key])
 
     def memory(self, low: bool) -> None:
         """Set whether memory is low."""

@@ -117,7 +117,7 @@ def test_sessions_that_ended_leave_nothing() -> None:
         client.ack(client.read()[0])
         client.unsubscribe("t")
         client.lose()
-        world.broker.end_session(world.broker.sessions["anna", "visitor"])
+        world.broker.upkeep.end_session(world.broker.sessions["anna", "visitor"])
         publisher.send("X/a.1")
         world.settle()
         publisher.read()

@@ -1633,7 +1633,7 @@ def test_sessions_and_principals_near_a_limit_are_known() -> None:
     clients[0].unsubscribe("0", durable=True)
     look_at_all_sessions(world)
     assert list(world.broker.crowded) == [("anna", "b")]
-    world.broker.end_session(world.broker.sessions["anna", "b"])
+    world.broker.upkeep.end_session(world.broker.sessions["anna", "b"])
     assert list(world.broker.crowded) == []
 
 

@@ -189,7 +189,7 @@ class TestFire:
         elif how == "malformed":
             client.write(b"what\n\n\0")
         elif how == "drop":
-            world.broker.end_session(session)
+            world.broker.upkeep.end_session(session)
         client.lose()
         fire(world)
         assert sent(world.journal) == [(A, b"bye")]
