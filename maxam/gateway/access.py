@@ -23,10 +23,11 @@ from maxam.broker.policy import Policy
 from maxam.config import Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.grants import Grant, Grants
+from maxam.gateway.handshake import unknown_principal
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
 from maxam.gateway.revocation import Chain, RevocationList, Revocations
-from maxam.gateway.server_connection import ServerConnection, unknown_principal
+from maxam.gateway.server_connection import ServerConnection
 from maxam.gateway.tls_credentials import Authorities
 from maxam.gateway.transport import Transport, opening_number
 from maxam.records import WillRecord

@@ -19,13 +19,14 @@ from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, TAKEN_OVER
 from maxam.gateway.clock import WallClock
 from maxam.gateway.connect_rates import ConnectRates
 from maxam.gateway.delivery_scheduler import DeliveryScheduler
+from maxam.gateway.handshake import Admit
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, affordable_connections
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import LogLimit, log_bug, log_event
 from maxam.gateway.rates import Rates
 from maxam.gateway.revocation import Chain
-from maxam.gateway.server_connection import Admit, Claim, ServerConnection
+from maxam.gateway.server_connection import Claim, ServerConnection
 from maxam.gateway.tls import TlsSocket
 from maxam.gateway.traffic import ACCEPT, Traffic
 from maxam.gateway.transport import Transport

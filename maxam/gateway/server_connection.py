@@ -16,10 +16,10 @@ from typing import Final, final
 from maxam import __version__
 from maxam.broker.broker import Broker
 from maxam.broker.outbox import Outbox
-from maxam.broker.policy import Policy, Rights
 from maxam.config import Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.frame_pace import FramePace
+from maxam.gateway.handshake import Admit, Handshake
 from maxam.gateway.holdings import FrameHolder, Holdings
 from maxam.records import Identity
 from maxam.stomp.encoder import HEART_BEAT, connected, error
@@ -42,7 +42,6 @@ from maxam.stomp.protocol import Protocol
 
 RECEIVE_BYTES_MAX: Final = 262_144  # at a time, once connected
 Claim = Callable[["ServerConnection", str, str], None]  # with principal and client-id
-Admit = Callable[[Connect], tuple[Identity, Rights]]  # raises ProtocolError
 _NEVER_S: Final = float("inf")
 _IGNORED: Final = ((b"result", b"ignored"),)
 
@@ -72,29 +71,6 @@ _FAILING: Final = Phase.FAILING
 _FINISHED: Final = Phase.FINISHED
 
 
-def unknown_principal(fingerprint: str) -> str:
-    """Return the principal of a certificate that the policy does not have, where such clients may connect."""
-    return f"fingerprint:{fingerprint}"
-
-
-def identity_of(policy: Policy, fingerprint: str, refuse_unknown: bool) -> Identity:
-    """Return the identity of a certificate.
-
-    Raises:
-        ProtocolError: The policy has no principal for it, and unknown clients are refused.
-    """
-    principal = policy.principal_of(fingerprint)
-    if principal is None:
-        if refuse_unknown:
-            raise ProtocolError(
-                "unknown client",
-                f"the policy has no principal for the certificate with the SHA-256 fingerprint {fingerprint}; "
-                "have it added to the policy",
-            )
-        principal = unknown_principal(fingerprint)
-    return Identity(principal, fingerprint)
-
-
 @final
 class ServerConnection(FrameHolder):
     """A client that has proven its certificate.
@@ -112,25 +88,19 @@ class ServerConnection(FrameHolder):
     """
 
     __slots__ = (
-        "_admit",
         "_broker",
         "_claim",
-        "_claiming",
-        "_connect_by_s",
         "_connection",
-        "_denial",
         "_error",
         "_flush_by_s",
+        "_handshake",
         "_heart_beat",
-        "_held",
         "_holdings",
         "_listening",
         "_output",
         "_pace",
         "_protocol",
         "_receipts_bytes",
-        "_rights",
-        "_session_id",
         "_settings",
         "_wake",
         "client_id",
@@ -155,7 +125,7 @@ class ServerConnection(FrameHolder):
         denial: Callable[[], ProtocolError | None] | None = None,
         holdings: Holdings | None = None,
         claim: "Claim | None" = None,
-        admit: "Admit | None" = None,
+        admit: Admit | None = None,
         connect_by_s: float = 0.0,
     ) -> None:
         """Make the state of a connection whose TLS handshake has just ended.
@@ -175,14 +145,10 @@ class ServerConnection(FrameHolder):
         """
         super().__init__()
         self._broker: Final = broker
-        self._denial: Final = denial
         self._claim: Final = claim
-        self._admit: Final = admit
-        self._rights: Rights | None = None  # of the credentials in CONNECT
-        self._claiming: tuple[Connect, Identity] | None = None  # waits for its session
-        self._held: list[Event] = []  # events after it
         self._settings: Final = settings
-        self._session_id: Final = session_id
+        due_s = connect_by_s or now_s + settings.limits.connect_timeout_s
+        self._handshake: Final = Handshake(broker, settings, fingerprint, session_id, denial, admit, due_s)
         self._wake: Final = wake
         hosts = settings.listener.virtual_hosts
         self._protocol: Final = Protocol(settings.limits, hosts, self._keeps_body, admit is not None)
@@ -192,7 +158,6 @@ class ServerConnection(FrameHolder):
         self._pace: Final = FramePace()
         self.received_bytes = 0
         self._connection: Outbox | None = None
-        self._connect_by_s: Final = connect_by_s or now_s + settings.limits.connect_timeout_s
         self._heart_beat: HeartBeat | None = None
         self._output: list[bytes] = []  # frames outside receipt order: CONNECTED
         self._error: ProtocolError | None = None  # the last frame of a connection that is failing
@@ -248,7 +213,7 @@ class ServerConnection(FrameHolder):
             return False
         connection = self._connection
         if connection is None:
-            return self._claiming is None
+            return not self._handshake.waiting
         return (
             connection.failure is None
             and connection.paused_until_s < 0
@@ -289,8 +254,8 @@ class ServerConnection(FrameHolder):
                     self._handle(event, now_s, wall_us)
                     if not self._open:
                         break
-                    if self._claiming is not None:
-                        self._held = events[events.index(event) + 1 :]
+                    if self._handshake.waiting:
+                        self._handshake.hold(events[events.index(event) + 1 :])
                         break
         except ProtocolError as failure:
             self.close_with(failure, now_s)
@@ -373,7 +338,7 @@ class ServerConnection(FrameHolder):
             return None if self.phase is _FINISHED else self._flush_by_s
         connection = self._connection
         if connection is None:
-            return self._connect_by_s
+            return self._handshake.due_s
         due_s = _NEVER_S if connection.due_s is None else connection.due_s
         if connection.paused_until_s >= 0:
             due_s = min(due_s, connection.paused_until_s)
@@ -393,16 +358,8 @@ class ServerConnection(FrameHolder):
             return
         connection = self._connection
         if connection is None:
-            if now_s >= self._connect_by_s:
-                text = "no CONNECT came in time"
-                if self._admit is None:
-                    limit_s = self._settings.limits.connect_timeout_s
-                    text = f"no CONNECT came within {limit_s:g} s (limit connect_timeout_s)"
-                failure = ProtocolError("no CONNECT", text)
-                if self._claiming is not None:
-                    text = "the gateway gives no session now, as its journal waits for the disk; connect again later"
-                    failure = ProtocolError("session not granted", text)
-                self.close_with(failure, now_s)
+            if now_s >= self._handshake.due_s:
+                self.close_with(self._handshake.overdue(), now_s)
             return
         connection.probe(now_s)
         if 0 <= connection.paused_until_s <= now_s:
@@ -493,31 +450,21 @@ class ServerConnection(FrameHolder):
             self._end(_LEAVING, self._settings.limits.write_timeout_s, "disconnect", now_s)
 
     def _connect(self, event: Connect, now_s: float, wall_us: int) -> None:
-        denial = None if self._denial is None else self._denial()
-        if denial is not None:
-            raise denial
-        if self._admit is not None:
-            identity, self._rights = self._admit(event)
-        else:
-            refuse = self._settings.policy.unknown_clients == "refuse"
-            identity = identity_of(self._broker.policy, self.fingerprint, refuse)
-        if event.will is None:
-            event.will = self._broker.last_wills.bound(identity, wall_us)
+        identity = self._handshake.identify(event, wall_us)
         if self._claim is None:
             self._join(event, identity, now_s)
         else:
-            self._claiming = (event, identity)
+            self._handshake.wait(event, identity)
             self.principal = identity.principal
-            self._claim(self, identity.principal, event.client_id or self._session_id)
+            self._claim(self, identity.principal, event.client_id or self._handshake.session_id)
 
     def granted(self, now_s: float, wall_us: int) -> bool:
         """Connect to the session that was claimed; return False if the connection has ended, so that the session is free."""
-        claiming, self._claiming = self._claiming, None
-        held, self._held = self._held, []
-        if claiming is None or not self._open:
+        claimed, held = self._handshake.end_wait()
+        if claimed is None or not self._open:
             return False
         try:
-            self._join(*claiming, now_s)
+            self._join(*claimed, now_s)
         except ProtocolError as failure:
             self.close_with(failure, now_s)
             return False
@@ -526,15 +473,11 @@ class ServerConnection(FrameHolder):
 
     def refused(self, failure: ProtocolError, now_s: float) -> None:
         """End the connection, because it does not get the session that was claimed."""
-        self._claiming = None
-        self._held = []
+        self._handshake.end_wait()
         self.close_with(failure, now_s)
 
     def _join(self, event: Connect, identity: Identity, now_s: float) -> None:
-        broker = self._broker
-        self._connection = connection = broker.connect(
-            event, identity, self._session_id, self._wake, now_s, self._rights
-        )
+        self._connection = connection = self._handshake.join(event, identity, self._wake, now_s)
         heart_beat_ms = (self._settings.listener.heart_beat_ms, self._settings.listener.heart_beat_ms)
         self._heart_beat = HeartBeat(heart_beat_ms, event.heart_beat_ms, now_s)
         self.phase = _CONNECTED

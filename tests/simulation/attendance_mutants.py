@@ -3,7 +3,7 @@
 import types
 
 from maxam.broker import expiry, last_wills, operations, wills
-from maxam.gateway import freshness, presence, server_connection
+from maxam.gateway import freshness, handshake, presence, server_connection
 from tests.simulation.mutants import Mutant
 
 
@@ -23,7 +23,7 @@ ATTENDANCE_MUTANTS = (
     _mutant("will judged only when it is set", last_wills, "                rejection = self._publishing.publish(record.publisher, rights, event, wall_us)\n", "                topic = self._store.topics.get(event.destination)\n                from maxam.records import UNJUDGED as verdict\n                self._publishing.append(record.publisher, event, topic, verdict, not event.body, wall_us)\n                rejection = None\n"),
     _mutant("will judged only when it fires", last_wills, "        if type(verdict) is Rejection and verdict.result not in UNAVAILABLE_RESULTS:\n            self._counters.wills_rejected += 1\n            raise", "        if False:\n            raise"),
     _mutant("will of the policy not judged", last_wills, "if type(verdict) is not Rejection or verdict.result in UNAVAILABLE_RESULTS:\n            return will", "if True:\n            return will"),
-    _mutant("will of the policy ignored", server_connection, "            event.will = self._broker.last_wills.bound(identity, wall_us)", "            pass"),
+    _mutant("will of the policy ignored", handshake, "            event.will = self._broker.last_wills.bound(identity, wall_us)", "            pass"),
     _mutant("will of a lost certificate fired", last_wills, "            if self._stands_for(record.publisher) and not revoked:", "            rights = rights if self._stands_for(record.publisher) else self._routing.policy._rights['anna']\n            if True:"),
     _mutant("rejected will not reported", last_wills, "                self._publishing.report(record.publisher, event, UNAUTHORISED, wall_us)\n", "                pass\n", first=215),
     _mutant("wills lost in a restart", wills, "        for key in list(self._wills):\n            self.lose(key, now_s)", "        pass"),

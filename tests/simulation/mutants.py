@@ -27,7 +27,7 @@ from maxam.broker import (
     summary,
     wire_cache,
 )
-from maxam.gateway import access, clock, commit, commit_loop, orphans, reload, server_connection
+from maxam.gateway import access, clock, commit, commit_loop, handshake, orphans, reload
 from maxam.journal import disk, files, kept_schemas, replay, retention, segments, snapshots
 
 
@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant("refused schemas in force", reload, "after = replace(after, registry=before.registry, digests=digests, contents=contents)", "after = replace(after, digests=digests, contents=contents)", venue=True),
     Mutant("revoked clients go on", access, "                connection.expel(failure)\n", "                pass\n", venue=True),
     Mutant("strangers to a new policy go on", access, "        principal = self._broker.policy.principal_of(peer.fingerprint)\n", "        return None\n", venue=True),
-    Mutant("revocation looked at only by reloads", server_connection, "        if denial is not None:\n            raise denial", "        if False:\n            raise denial", venue=True),
+    Mutant("revocation looked at only by reloads", handshake, "        if denial is not None:\n            raise denial", "        if False:\n            raise denial", venue=True),
     # Of the disk: blocks, segments, snapshots, the archive.
     Mutant("full disk taken for written", commit_loop, "            return error\n", "            return True\n", venue=True),
     Mutant("clock jumps followed", clock, "                return own_us\n", "                pass\n", venue=True),
