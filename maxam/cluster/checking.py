@@ -4,6 +4,7 @@ import time
 from typing import Final
 
 from maxam.cluster.engine import open_log
+from maxam.cluster.log import LogError
 from maxam.cluster.membership import read_announcements
 from maxam.config import Settings
 from maxam.errors import ConfigurationError
@@ -24,8 +25,8 @@ def check_online(settings: Settings, cluster: ClusterSettings) -> list[str]:
     """Return lines about etcd, the log and the members, after writing the largest entry to each node as a probe. Blocks.
 
     Raises:
-        ConfigurationError: A node is too old, takes too small requests, or has a quota that is too small.
-        LogError: etcd gives no answer, or is over its quota.
+        ConfigurationError: A node is too old, takes too small requests, or has a quota that is too small. Or etcd gives no answer,
+            or is over its quota.
     """
     log = open_log(cluster.name, cluster.endpoints, cluster.ca, cluster.certificate, cluster.key)
     try:
@@ -53,6 +54,8 @@ def check_online(settings: Settings, cluster: ClusterSettings) -> list[str]:
             skewed = not -_HEARD_S - _CLOCK_S < ahead_s < _CLOCK_S
             clock = f", CLOCK DIFFERS by {ahead_s:+.1f} s" if skewed else ""
             lines.append(f"member {name}: {one.role}, release {one.software}{clock}")
+    except LogError as error:
+        raise ConfigurationError(f"the log of cluster {cluster.name} cannot be used: {error}") from error
     finally:
         log.close()
     return lines

@@ -83,12 +83,8 @@ def _check_online(settings: Settings) -> list[str]:
     if settings.cluster is None:
         raise ConfigurationError("--online asks etcd, and there is no section [cluster]. Add it, or leave --online out")
     from maxam.cluster.checking import check_online  # noqa: PLC0415  # only what is wanted is loaded
-    from maxam.cluster.log import LogError  # noqa: PLC0415
 
-    try:
-        return check_online(settings, settings.cluster)
-    except LogError as error:
-        raise ConfigurationError(f"the log of cluster {settings.cluster.name} cannot be used: {error}") from error
+    return check_online(settings, settings.cluster)
 
 
 def _refuse(errors: Sequence[BaseException]) -> NoReturn:

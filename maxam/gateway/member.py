@@ -10,15 +10,16 @@ broker or of the gateway. Calls that may wait are made on threads, and come back
 
 import gc
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
 
 from maxam import __version__
+from maxam.cluster.engine import open_log
 from maxam.cluster.entry import HANDOVER, Entry
 from maxam.cluster.keeper import SYNC_S_MAX, Keeper
 from maxam.cluster.log import Head, Log, LogError, LogFullError, LogLostError, SupersededError
@@ -46,11 +47,12 @@ from maxam.cluster.wishes import (
     Wish,
 )
 from maxam.config import Settings
-from maxam.errors import DiskFullError, JournalError, ProtocolError
+from maxam.errors import DiskFullError, JournalError
 from maxam.gateway.announcing import ANNOUNCE_S, Announcer, announcement_of
 from maxam.gateway.audit import FOLLOWING
 from maxam.gateway.catching_up import catch_up
 from maxam.gateway.commit_loop import Written, exit_at_once
+from maxam.gateway.leaving import leave
 from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.log import log_event
 from maxam.gateway.log_facts import LogFacts
@@ -69,11 +71,6 @@ if TYPE_CHECKING:
 _TICK_S: Final = 0.05
 _READY_S: Final = 1.0  # a member is ready while it was at the head within this time
 _DRAIN_S: Final = 0.5  # for what was read from clients before a handover
-_CUT_OFF_S: Final = 1.0  # for clients to take their ERROR before the process ends
-_HANDED_OVER_S: Final = (
-    0.1  # likewise when another member serves already: a client whose SEND has no outcome waits for the end
-)
-_CLOSE_S: Final = 1.0  # for the journal and the audit log to be closed
 _RANKS_OF_REFUSED: Final = 2  # a member whose files are refused claims this many ranks later
 _CODES: Final = {
     "no-log": "the cluster {name} has no log. Make one with `maxam-admin cluster init` on the member that has the journal",
@@ -81,8 +78,14 @@ _CODES: Final = {
     "forked": "the journal in {folder} has changes that the cluster {name} does not have. `maxam-admin cluster rejoin` shows them and"
     " sets them aside",
 }
-_CUT_OFF: Final = ProtocolError("gateway cut off", "this gateway has lost its cluster; connect to another address")
-_STOPPING: Final = ProtocolError("broker is stopping", "another gateway serves now; connect to another address")
+
+
+def open_member(settings: Settings, cluster: ClusterSettings, journal: Journal) -> "ClusterMember":
+    """Open the log of a cluster, and return the role of a member with a recovered journal. Raises ConfigurationError."""
+    log = open_log(cluster.name, cluster.endpoints, cluster.ca, cluster.certificate, cluster.key)
+    with suppress(LogLostError):  # no node answers yet: the member waits for one
+        log.check()
+    return ClusterMember(settings, cluster, journal, log)
 
 
 @final
@@ -491,25 +494,8 @@ class ClusterMember:
             self._failure = JournalError(text)
         else:
             self._ending = True
-            trio.lowlevel.spawn_system_task(self._leave, status, code)
-
-    async def _leave(self, status: int, code: str) -> None:
-        """End the process. Changes without an answer are not in the log, or their outcome stays unknown to the client."""
-        self._report(code, logging.WARNING, action=f"the process ends with status {status}")
-        gateway = self._gateway
-        gateway.audit.record(FOLLOWING, code, revision=gateway.broker.committed_revision)
-        gateway.clients.closed = True
-        if code == "superseded":  # what waits for its clients may be wrong
-            _cut(gateway)
-        else:
-            cut_off = code == "cut-off"
-            await _expel(gateway, _CUT_OFF if cut_off else _STOPPING, _CUT_OFF_S if cut_off else _HANDED_OVER_S)
-        self.logged.end()
-        with trio.move_on_after(_CLOSE_S):
-            await trio.to_thread.run_sync(self._close, abandon_on_cancel=True)
-            await trio.to_thread.run_sync(gateway.audit.close, abandon_on_cancel=True)
-        logging.shutdown()
-        os._exit(status)
+            self._report(code, logging.WARNING, action=f"the process ends with status {status}")
+            trio.lowlevel.spawn_system_task(leave, self._gateway, status, code, self.logged.end, self._close)
 
     def _close(self) -> None:
         """Store what is taken, and let go of the engine."""
@@ -539,21 +525,3 @@ class ClusterMember:
             index=self.logged.place.index,
             **facts,
         )
-
-
-async def _expel(gateway: "Gateway", error: ProtocolError, within_s: float) -> None:
-    """End all connections of clients with an ERROR, which they get some time to read."""
-    for connection in list(gateway.connections):
-        connection.expel(error)
-    if gateway.fronts is not None:
-        gateway.fronts.dismiss(error)
-    with trio.move_on_after(within_s):
-        while gateway.connections_open:  # noqa: ASYNC110  # a dictionary has no event
-            await trio.sleep(_TICK_S / 5)
-    _cut(gateway)
-
-
-def _cut(gateway: "Gateway") -> None:
-    """End all connections of clients at once. They need not wait for the end of the process."""
-    for connection in list(gateway.connections):
-        connection.cut("the gateway ends")

@@ -9,11 +9,10 @@ import gc
 import logging
 import secrets
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -30,10 +29,6 @@ from maxam.gateway.server import Gateway
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.names import MEMBERSHIP, PROMOTION, RENEW
-from maxam.link_config import ClusterSettings
-
-if TYPE_CHECKING:
-    from maxam.gateway.member import ClusterMember
 
 _LINKED_BLOCK_BYTES: Final = 4_194_304  # without a limit, a slow disk makes blocks that are too large for an entry
 _RECORDS_PER_REPORT: Final = 10_000  # recovered between two checks whether to report progress: some 50 ms
@@ -106,23 +101,14 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
 def _open_role(settings: Settings, loaded: LoadedConfig, broker: Broker, journal: Journal) -> GatewayRole:
     """Return the role of a gateway. Only the modules of that role are loaded. Raises ConfigurationError or JournalError."""
     if settings.cluster is not None:
-        return _open_member(settings, settings.cluster, journal)
+        from maxam.gateway.member import open_member  # noqa: PLC0415
+
+        return open_member(settings, settings.cluster, journal)
     if settings.follow is not None:
         from maxam.gateway.observer import Observer  # noqa: PLC0415
 
         return Observer(settings, loaded, broker, journal)
     return Alone(journal)
-
-
-def _open_member(settings: Settings, cluster: ClusterSettings, journal: Journal) -> "ClusterMember":
-    from maxam.cluster.engine import open_log  # noqa: PLC0415
-    from maxam.cluster.log import LogLostError  # noqa: PLC0415
-    from maxam.gateway.member import ClusterMember  # noqa: PLC0415
-
-    log = open_log(cluster.name, cluster.endpoints, cluster.ca, cluster.certificate, cluster.key)
-    with suppress(LogLostError):  # no node answers yet: the member waits for one
-        log.check()
-    return ClusterMember(settings, cluster, journal, log)
 
 
 def _prepare_to_follow(folder: Path) -> None:

@@ -21,7 +21,7 @@ from maxam.cluster.logged import LoggedJournal
 from maxam.cluster.member import RESTART, Role
 from maxam.cluster.membership import Membership
 from maxam.errors import JournalError, MaxamError, ProtocolError
-from maxam.gateway import announcing, commit_loop, log_facts, member, replica
+from maxam.gateway import announcing, commit_loop, leaving, log_facts, member, replica
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.clock import WallClock
 from maxam.gateway.commit_loop import CommitLoop
@@ -487,18 +487,25 @@ def in_force() -> Iterator[None]:
             },
         ),
         (
+            leaving,
+            {
+                "trio": TRIO,
+                "os": SimpleNamespace(_exit=_exit),
+                "logging": SimpleNamespace(shutdown=lambda: None),
+            },
+        ),
+        (
             member,
             {
                 "trio": TRIO,
                 "time": TIME,
-                "os": SimpleNamespace(_exit=_exit),
                 "gc": SimpleNamespace(collect=lambda: None, freeze=lambda: None),
                 "OsDisk": lambda: _process().site.disk,
                 "LogFacts": _Facts,
                 "LoggedJournal": _logged_journal,
                 "exit_at_once": _exit_at_once,
                 "end_chain": lambda _folder, _records, revision: _process().cluster.chain_at(revision),
-                "logging": SimpleNamespace(INFO=20, WARNING=30, ERROR=40, shutdown=lambda: None),
+                "logging": SimpleNamespace(INFO=20, WARNING=30, ERROR=40),
                 "log_event": lambda *_, **__: None,
             },
         ),
