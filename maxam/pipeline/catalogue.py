@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final, final
 
+from maxam.avro.folder import read_registry
 from maxam.config import Limits
 from maxam.journal.schema_texts import SchemaTexts
 from maxam.pipeline.errors import PipelineError
@@ -44,8 +45,6 @@ class Catalogue:
         except OSError as error:
             raise PipelineError(f"cannot read {journal / 'schemas'}: {error.strerror}") from error
         if schemas is not None:
-            from maxam.avro.folder import read_registry  # noqa: PLC0415 - an executor has no use for the gateway
-
             registry = read_registry(schemas, Limits())
             for name in registry.types():
                 for version in reversed(registry.versions(name)):

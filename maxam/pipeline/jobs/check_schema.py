@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 import pyarrow as pa
@@ -10,17 +10,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
+from maxam.avro.folder import read_registry
 from maxam.avro.resolution import Failure, Resolution
 from maxam.avro.schema import full_name, parse_schema
 from maxam.avro.source import Source, read_source
+from maxam.config import Limits
 from maxam.exit_codes import ExitCode
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.jobs.job import Job, job_options
 from maxam.pipeline.spark.selection import Selection, selection_options
-
-if TYPE_CHECKING:
-    from maxam.avro.registry import Registry
 
 UNKNOWN_WRITER: Final = Failure("", "the schema of its writer is in neither folder: name its folder with --schemas")
 _FOUND: Final = StructType(
@@ -60,10 +59,7 @@ def read_candidate(file: Path, schemas: Path | None = None) -> tuple[str, str]:
 def _sources(schemas: Path | None) -> dict[str, dict[str, Source]]:
     if schemas is None:
         return {}
-    from maxam.avro.folder import read_registry  # noqa: PLC0415  # an executor has no use for it
-    from maxam.config import Limits  # noqa: PLC0415  # with the next line
-
-    registry: Registry = read_registry(schemas, Limits())
+    registry = read_registry(schemas, Limits())
     return {
         name: {
             version.minor: read_source(version.path, (schemas / version.path).read_bytes(), version.minor)

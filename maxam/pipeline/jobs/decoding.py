@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
+from maxam.avro.json.decoding import ValueDecodeError, decode_value
 from maxam.pipeline.jobs.output import with_json, with_optional
+from maxam.records import Validation
+from maxam.terminal.escaping import json_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,10 +45,6 @@ def with_values(frame: "DataFrame", catalogue: "Catalogue", *, without_pii: bool
 
 def json_values(batch: pa.RecordBatch, catalogue: "Catalogue", *, without_pii: bool = False) -> list[str | None]:
     """Return the datum of each row as JSON text, or None; see `with_values`."""
-    from maxam.avro.json.decoding import ValueDecodeError, decode_value  # noqa: PLC0415  # likewise
-    from maxam.records import Validation  # noqa: PLC0415  # likewise
-    from maxam.terminal.escaping import json_line  # noqa: PLC0415  # the driver has no use for fastavro
-
     texts: dict[tuple[str, str, bytes], bytes | None] = {}
     values: list[str | None] = []
     for name, version, fingerprint, encoding, offset, length, body in zip(

@@ -2,15 +2,16 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.jobs.job import job_options
-
-if TYPE_CHECKING:
-    from maxam.pipeline.jobs.job import Job
+from maxam.pipeline.jobs.figures import COLUMNS, REJECTED_COLUMNS, compute
+from maxam.pipeline.jobs.job import Job, job_options
+from maxam.pipeline.jobs.output import replacing
+from maxam.pipeline.jobs.page import render
+from maxam.pipeline.spark.reading import read_journal
 
 _SUFFIXES: Final = (".html", ".htm")
 
@@ -25,17 +26,12 @@ _SUFFIXES: Final = (".html", ".htm")
     metavar="FILE.html",
     help="The page to write.",
 )
-def report_command(job: "Job", page: Path) -> None:
+def report_command(job: Job, page: Path) -> None:
     """Draw what happened as one HTML page: rates, topics, staleness, rejects, growth.
 
     The page needs no network and no other file: mail it, archive it, open it anywhere. Staleness is known of durable
     subscriptions only: the journal holds their ACKs.
     """
-    from maxam.pipeline.jobs.figures import COLUMNS, REJECTED_COLUMNS, compute  # noqa: PLC0415  # needs pyspark
-    from maxam.pipeline.jobs.output import replacing  # noqa: PLC0415  # needs pyarrow
-    from maxam.pipeline.jobs.page import render  # noqa: PLC0415  # needs plotly
-    from maxam.pipeline.spark.reading import read_journal  # noqa: PLC0415  # needs pyspark
-
     if page.suffix.lower() not in _SUFFIXES:
         raise click.UsageError(f"--out {page}: the report is an HTML page. Give a file that ends in .html")
     accepted, refused = job.examine(), job.examine(records="rejected")

@@ -1,18 +1,16 @@
 """The Avro reader and writer that comes with Spark 4."""
 
 import tempfile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 NATIVE_AVRO: Final = "org.apache.spark.sql.avro.AvroFileFormat"  # part of Spark, under a name that is not promised
 
 
-def native_avro(spark: "SparkSession") -> bool:
+def native_avro(spark: SparkSession) -> bool:
     """Return True if this Spark has the Avro reader and writer that comes with Spark 4 under an internal name."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415  # may not be installed
-
     with tempfile.TemporaryDirectory() as folder:
         frame = spark.read.format(NATIVE_AVRO).schema("probe int")
         try:

@@ -4,17 +4,16 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import click
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
 
 from maxam.config import Limits
 from maxam.errors import GlobError
 from maxam.globs import Glob, compile_glob
 from maxam.terminal.moments import SINCE_HELP, Moment
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 
 def moment_text(at: datetime) -> str:
@@ -68,14 +67,13 @@ class Selection:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def matches(globs: Sequence[Glob], destination: str = "destination") -> "Column":
+def matches(globs: Sequence[Glob], destination: str = "destination") -> Column:
     """Return the condition that a column matches one of these globs, exactly as the broker matches.
 
     The text before a glob's first wildcard is a condition of its own, by which a data source can leave out files.
     """
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # as above
 
-    def one(glob: Glob) -> "Column":
+    def one(glob: Glob) -> Column:
         column = F.col(destination)
         if glob.prefix == glob.text:
             return column == glob.text

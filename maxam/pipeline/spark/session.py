@@ -1,18 +1,23 @@
-"""Open a Spark session that a maxam job runs in."""
+"""Open a Spark session that a maxam job runs in. To import this without Spark raises PipelineError, with what to install."""
 
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxam.compiled import child_environment
 from maxam.pipeline.errors import PipelineError, not_installed
 from maxam.pipeline.spark.java import find_java
 
-if TYPE_CHECKING:
+try:
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+
+    from maxam.pipeline.spark.reading import register
+except ModuleNotFoundError as missing:
+    raise not_installed(missing) from missing
 
 LOCAL: Final = "local[*]"
 DRIVER_MEMORY: Final = "2g"  # of a local session; sorts and shuffles spill, so that an archive of any size fits
@@ -34,7 +39,7 @@ def open_session(
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
     app: str = "maxam-pipeline",
-) -> "SparkSession":
+) -> SparkSession:
     """Open a session, with settings that suit a journal, and register the data source `maxam` in it.
 
     Args:
@@ -50,16 +55,10 @@ def open_session(
         as far as a running session takes them.
 
     Raises:
-        PipelineError: Spark is not installed, there is no Java, or Spark does not start. The text has advice.
+        PipelineError: There is no Java, or Spark does not start. The text has advice.
     """
     if master is not None and remote is not None:
         raise PipelineError("a session has a master or a remote address, not both")
-    try:
-        from pyspark.errors import PySparkException  # noqa: PLC0415  # may not be installed
-        from pyspark.sql import SparkSession  # noqa: PLC0415  # likewise
-    except ModuleNotFoundError as error:
-        raise not_installed(error) from error
-
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which knows the master and has started Java
     settings, environment = dict(_SETTINGS), {}
     builder = SparkSession.builder.appName(app)
@@ -84,16 +83,12 @@ def open_session(
                 spark.addArtifacts(*paths.split(","), **{_UPLOADED[name]: True})
         except (PySparkException, OSError, ValueError, RuntimeError) as error:
             raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
-    from maxam.pipeline.spark.reading import register  # noqa: PLC0415  # needs pyspark
-
     register(spark)
     return spark
 
 
-def running_session() -> "SparkSession | None":
+def running_session() -> SparkSession | None:
     """Return the session that this process has, if any."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # may not be installed
-
     return SparkSession.getActiveSession()
 
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
@@ -504,8 +505,6 @@ def publish(frame: "DataFrame", options: Mapping[str, str]) -> Published:
         PipelineError: Columns or options cannot be used.
         PublishError: The gateway cannot be reached or used. Published rows stay so, and doing it again is safe.
     """
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     given = {name: value for name, value in options.items() if name.lower() not in ("rejects", "report")}
     read = read_options(given)
     sink = SinkOptions(read.target, read.source, "report")
