@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 
 LARGE = 400  # lines
@@ -11,37 +12,68 @@ WORDS = 4  # of an assert on prose
 _WORD = re.compile(r"[('\"]?[A-Za-z][a-z']+[,.;:)!?'\"]*")  # names of settings, headings of tables and paths are none
 
 
-def main(root: Path) -> None:
-    """Print lines per room, large modules and classes, import cycles, imports inside functions, and asserts on prose."""
-    rooms: Counter[str] = Counter()
-    modules, classes, inside = [], [], 0
+@dataclass
+class House:
+    """The size of the product's modules.
+
+    Attributes:
+        rooms: Lines of each room.
+        modules: Lines of each module.
+        classes: Lines of each class, by module and name.
+        inside: `module:line` of each import inside a function.
+        cycles: Modules that import each other when the program runs.
+        typing: Modules with imports for type checkers only.
+    """
+
+    rooms: Counter[str] = field(default_factory=Counter)
+    modules: dict[str, int] = field(default_factory=dict)
+    classes: dict[str, int] = field(default_factory=dict)
+    inside: set[str] = field(default_factory=set)
+    cycles: list[list[str]] = field(default_factory=list)
+    typing: int = 0
+
+
+def measure(root: Path) -> House:
+    """Measure the modules of a tree below its folder `maxam`."""
+    house = House()
     imports: dict[str, set[str]] = defaultdict(set)
     paths = {".".join(p.relative_to(root).with_suffix("").parts): p for p in sorted((root / "maxam").rglob("*.py"))}
     for name, path in paths.items():
         text = path.read_text()
         tree = ast.parse(text)
-        lines = text.count("\n")
         parts = name.split(".")
-        rooms[parts[1] if len(parts) > 2 else "(ground floor)"] += lines
-        if lines > LARGE:
-            modules.append((lines, name))
+        house.modules[name] = text.count("\n")
+        house.rooms[parts[1] if len(parts) > 2 else "(ground floor)"] += house.modules[name]
+        house.typing += text.count("if TYPE_CHECKING:")
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= LARGE:
-                classes.append(((node.end_lineno or 0) - node.lineno + 1, f"{name}.{node.name}"))
+            if isinstance(node, ast.ClassDef):
+                house.classes[f"{name}.{node.name}"] = (node.end_lineno or 0) - node.lineno + 1
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                inside += sum(isinstance(one, ast.Import | ast.ImportFrom) for one in ast.walk(node))
+                found = [one for one in ast.walk(node) if isinstance(one, ast.Import | ast.ImportFrom)]
+                house.inside |= {f"{name}:{one.lineno}" for one in found}
         for node in tree.body:  # type checkers' imports stand in an `if`, and are none when the program runs
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("maxam"):
                 for one in node.names:
                     full = f"{node.module}.{one.name}"
                     imports[name].add(full if full in paths else node.module)
+    house.cycles = cycles(imports)
+    return house
+
+
+def main(root: Path) -> None:
+    """Print lines per room, large modules and classes, import cycles, imports inside functions, and asserts on prose."""
+    house = measure(root)
+    modules, classes = [
+        sorted(((lines, name) for name, lines in sizes.items() if lines > LARGE), reverse=True)
+        for sizes in (house.modules, house.classes)
+    ]
     for what, figure in (
-        ("lines", f"{sum(rooms.values())} {dict(sorted(rooms.items()))}"),
-        (f"modules above {LARGE} lines", f"{len(modules)} {sorted(modules, reverse=True)}"),
-        (f"classes above {LARGE} lines", f"{len(classes)} {sorted(classes, reverse=True)}"),
-        ("imports inside functions", inside),
-        ("import cycles at run time", cycles(imports)),
-        ("imports for type checkers only", sum(p.read_text().count("if TYPE_CHECKING:") for p in paths.values())),
+        ("lines", f"{house.rooms.total()} {dict(sorted(house.rooms.items()))}"),
+        (f"modules above {LARGE} lines", f"{len(modules)} {modules}"),
+        (f"classes above {LARGE} lines", f"{len(classes)} {classes}"),
+        ("imports inside functions", len(house.inside)),
+        ("import cycles at run time", house.cycles),
+        ("imports for type checkers only", house.typing),
         ("asserts on prose", sum(asserts_on_prose(path) for path in (root / "tests").rglob("*.py"))),
     ):
         sys.stdout.write(f"{what}: {figure}\n")

@@ -1,0 +1,45 @@
+"""The limits on the size of modules and classes, and on imports where a reader does not expect them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.house import House, measure
+
+ROOT = Path(__file__).parents[2]
+MODULE_LINES_MAX = 600
+CLASS_LINES_MAX = 450
+INSIDE_MAX = 28  # imports inside functions: for packages that may be missing, and for what few need and is slow to load
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    """The tree of this test."""
+    return measure(ROOT)
+
+
+def test_modules_and_classes_are_small(house: House) -> None:
+    """No module has more than 600 lines, and no class more than 450. Move one responsibility out of a larger one."""
+    assert {name: lines for name, lines in house.modules.items() if lines > MODULE_LINES_MAX} == {}
+    assert {name: lines for name, lines in house.classes.items() if lines > CLASS_LINES_MAX} == {}
+
+
+def test_imports_stand_at_the_top(house: House) -> None:
+    """No modules import each other when the program runs, and few imports are inside functions."""
+    assert house.cycles == []
+    assert len(house.inside) <= INSIDE_MAX, sorted(house.inside)
+
+
+def test_what_is_measured(tmp_path: Path) -> None:
+    """A tree with each finding has it reported once."""
+    folder = tmp_path / "maxam" / "room"
+    folder.mkdir(parents=True)
+    (folder / "a.py").write_text("from maxam.room import b\n\n\nclass Wide:\n    x = 1\n    y = 2\n")
+    (folder / "b.py").write_text(
+        "from maxam.room.a import Wide\n\n\ndef one() -> None:\n    def two() -> None:\n        import os\n"
+    )
+    house = measure(tmp_path)
+    assert house.rooms == {"room": 12}
+    assert house.classes == {"maxam.room.a.Wide": 3}
+    assert house.cycles == [["maxam.room.a", "maxam.room.b"]]
+    assert house.inside == {"maxam.room.b:6"}
