@@ -302,7 +302,7 @@ class Driver:
         store = self.broker.store
         (store.release_soon if short else store.sweep_soon)()
         store.retire(self.broker.accepted_at_us)
-        self.broker._upkeep._sweep()
+        self.broker.upkeep._sweep()
         self.compare()
 
     def scan(self, topics: int) -> None:
