@@ -1,4 +1,4 @@
-"""The command `maxam-gateway`: arguments, signals, exit codes."""
+"""The process of a gateway: signals and exit codes."""
 
 import ipaddress
 import logging
@@ -15,7 +15,7 @@ import click
 import trio
 
 from maxam import __version__
-from maxam.compiled import core, version
+from maxam.compiled import core
 from maxam.config import Settings
 from maxam.errors import ConfigurationError, JournalError
 from maxam.exit_codes import exit_code_of
@@ -29,53 +29,40 @@ from maxam.gateway.server import Gateway, Service
 STOP_MARGIN_S: Final = 4.0  # beyond `stop_timeout_s`, for what is appended, the logs and the last segment
 
 
-def command(
-    services: Sequence[Service], checks: Sequence[Callable[[Settings, LoadedConfig], None]] = ()
-) -> click.Command:
-    """Make the command.
+def run(
+    path: Path,
+    check: bool,
+    online: bool,
+    services: Sequence[Service],
+    checks: Sequence[Callable[[Settings, LoadedConfig], None]] = (),
+) -> None:
+    """Run the gateway until SIGTERM or SIGINT. Exits with the code of an error of its files.
 
     Args:
+        path: Configuration file.
+        check: Check the files, and return without serving.
+        online: With `check`, ask etcd too.
         services: Run beside the clients' listener; their listeners are called `admin` and `enrolment` in the ready line.
         checks: Raise ConfigurationError for what the services could not use.
     """
-
-    @click.command("maxam-gateway")
-    @click.option(
-        "--config", "path", type=click.Path(path_type=Path), required=True, help="Configuration file, maxam.toml."
-    )
-    @click.option(
-        "--check", is_flag=True, help="Check configuration, policy, schemas and certificates, and exit without serving."
-    )
-    @click.option(
-        "--online",
-        is_flag=True,
-        help="With --check, ask etcd too: releases, largest request, members and their clocks.",
-    )
-    @click.version_option(version(), prog_name="maxam", message="%(prog)s %(version)s")
-    def gateway(path: Path, check: bool, online: bool) -> None:
-        """Run the MaXaM broker until SIGTERM or SIGINT; SIGHUP reloads policy, schemas and certificates."""
-        if online and not check:
-            raise click.UsageError("--online needs --check")
-        start_logging()
-        try:
-            settings = read_settings(path)
-            loaded = read_config(settings)
-            if check:
-                for further in checks:
-                    further(settings, loaded)
-                for line in _check_online(settings) if online else ():
-                    click.echo(line)
-                click.echo(f"{path}: valid")
-                return
-            trio.run(partial(_serve, settings, loaded, services))
-        except (ConfigurationError, JournalError) as error:
-            _refuse([error])
-        except BaseExceptionGroup as group:
-            if group.split((ConfigurationError, JournalError))[1] is not None:
-                raise  # a bug among them
-            _refuse(_leaves(group))
-
-    return gateway
+    start_logging()
+    try:
+        settings = read_settings(path)
+        loaded = read_config(settings)
+        if check:
+            for further in checks:
+                further(settings, loaded)
+            for line in _check_online(settings) if online else ():
+                click.echo(line)
+            click.echo(f"{path}: valid")
+            return
+        trio.run(partial(_serve, settings, loaded, services))
+    except (ConfigurationError, JournalError) as error:
+        _refuse([error])
+    except BaseExceptionGroup as group:
+        if group.split((ConfigurationError, JournalError))[1] is not None:
+            raise  # a bug among them
+        _refuse(_leaves(group))
 
 
 def _check_online(settings: Settings) -> list[str]:

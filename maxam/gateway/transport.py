@@ -96,7 +96,6 @@ class Transport:
         "_resume",
         "_scope",
         "_slices",
-        "_talk",
         "_tls",
         "_writer",
         "_writer_wakeup",
@@ -153,7 +152,6 @@ class Transport:
         self._paused = False
         self._slices: Final[deque[memoryview]] = deque()  # of a large body under way
         self._scope: Final = trio.CancelScope()  # the whole connection
-        self._talk: Final = trio.CancelScope()  # reader and writer
 
     async def run(
         self,
@@ -248,11 +246,10 @@ class Transport:
         self, peer: ServerConnection, schedule_commit: Callable[[], None], connected: Callable[["Transport"], None]
     ) -> None:
         try:
-            with self._talk:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._read, peer, schedule_commit, connected)
-                    await self._write(peer, schedule_commit)
-                    self._talk.cancel()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, peer, schedule_commit, connected)
+                await self._write(peer, schedule_commit)
+                nursery.cancel_scope.cancel()
         finally:
             peer.closed(trio.current_time(), self.reason)
             schedule_commit()

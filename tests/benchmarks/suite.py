@@ -39,6 +39,8 @@ _SLOW: Final = SubscriberGroup("slow subscriber", 1, (MAXAM.glob,), ack="client"
 _TOPICS: Final = 100_000
 _FILL_S: Final = 600.0
 _HELD: Final = 1000
+# All clients of `connect` are one principal, which may not connect more than 100 times a second by default.
+MANY_CONNECTS: Final = "[limits]\nconnects_per_principal_per_s = 100000\n"
 _CHURNERS: Final = 4  # processes that come and go, so that the broker always has one to serve
 
 
@@ -99,9 +101,9 @@ class Suite:
                 print_figures(self._console, name, [outcome.figures for outcome in outcomes])
         return good
 
-    def gateway(self) -> AbstractContextManager[Broker]:
-        """Start a gateway on its core."""
-        return gateway(self.broker_cores, durability=self.durability)
+    def gateway(self, settings: str = "") -> AbstractContextManager[Broker]:
+        """Start a gateway on its core, with further tables of its configuration."""
+        return gateway(self.broker_cores, durability=self.durability, settings=settings)
 
     def plan(self, target: Target, *groups: SubscriberGroup) -> Plan:
         """Return a plan of this suite's bodies and times."""
@@ -261,7 +263,7 @@ def idle(suite: Suite) -> Outcome:
 
 def connect(suite: Suite) -> Outcome:
     """Connect, CONNECT, DISCONNECT with a receipt: how often in a second."""
-    with suite.gateway() as broker:
+    with suite.gateway(MANY_CONNECTS) as broker:
         cpu_s = broker.cpu_s()
         counts = answers([(come_and_go, broker.target, suite.seconds)] * _CHURNERS, suite.cores)
         cpu_s = broker.cpu_s() - cpu_s

@@ -136,7 +136,7 @@ def test_all_is_every_extra() -> None:
 def test_the_engine_of_a_cluster_shows_its_extra() -> None:
     """Without `maxam[cluster]` the gateway is not importing it, and `open_log` fails with what to install."""
     code = (
-        "from pathlib import Path\nimport maxam.main\nfrom maxam.cluster.engine import open_log\n"
+        "from pathlib import Path\nimport maxam.assembly\nfrom maxam.cluster.engine import open_log\n"
         "from maxam.errors import ConfigurationError\nassert 'maxam.cluster.etcd' not in sys.modules\n"
         "try:\n    open_log('x', [], Path(), Path(), Path())\nexcept ConfigurationError as error:\n    print(error)"
     )

@@ -57,3 +57,19 @@ finally:
     assert run.returncode == 0, run.stderr
     assert ("journal" if program == "maxam-admin" else "changes") in run.stdout
     assert run.stderr.split() == []
+
+
+@pytest.mark.parametrize("program", ["gateway", "admin", "bench", "bridge", "pipeline"])
+def test_help_of_a_program_loads_no_work_of_it(program: str) -> None:
+    """`--help` needs neither the event loop nor certificates nor Spark, each of which takes a tenth of a second to import."""
+    script = f"""
+import sys
+from maxam.programs import {program}
+sys.argv = ["maxam-{program}", "--help"]
+try:
+    {program}()
+finally:
+    print(*(sys.modules.keys() & {{"trio", "cryptography", "asyncio", "fastavro", "pyspark"}}), file=sys.stderr)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr.split()) == (0, [])

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from maxam.exit_codes import ExitCode
 from maxam.gateway import main
+from maxam.main import gateway
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def test_a_journal_that_cannot_be_used_is_one_line(runner: CliRunner, monkeypatc
         raise PermissionError(13, "Permission denied", "/journal/segments")
 
     monkeypatch.setattr(main, "open_gateway", fails)
-    done = runner.invoke(main.command([]), ["--config", "maxam.toml"])
+    done = runner.invoke(gateway, ["--config", "maxam.toml"])
     assert done.exit_code == ExitCode.UNREACHABLE
     assert isinstance(done.exception, SystemExit)
     [line] = done.output.splitlines()
@@ -41,5 +42,5 @@ def test_a_bug_keeps_its_traceback(runner: CliRunner, monkeypatch: pytest.Monkey
         raise ValueError("a bug")
 
     monkeypatch.setattr(main, "open_gateway", fails)
-    done = runner.invoke(main.command([]), ["--config", "maxam.toml"])
+    done = runner.invoke(gateway, ["--config", "maxam.toml"])
     assert isinstance(done.exception, ExceptionGroup)

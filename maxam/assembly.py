@@ -1,0 +1,22 @@
+"""Where the rooms are put together: the gateway with the admin listener beside it."""
+
+from pathlib import Path
+
+from maxam.api.service import serve_admin
+from maxam.config import Settings
+from maxam.enrolment.enrolment import check_enrolment
+from maxam.gateway.loaded_config import LoadedConfig
+from maxam.gateway.main import run as run_gateway
+
+
+def _check_links(settings: Settings, loaded: LoadedConfig) -> None:
+    """Raise ConfigurationError for a file of `[link]` that cannot be used."""
+    if settings.link is not None:
+        from maxam.gateway.link_credentials import LinkCredentials  # noqa: PLC0415  # loaded only where it is wanted
+
+        LinkCredentials(settings.tls, settings.link, lambda: loaded)
+
+
+def run(path: Path, check: bool, online: bool) -> None:
+    """Run a gateway with its admin listener, or check its files."""
+    run_gateway(path, check, online, [serve_admin], [check_enrolment, _check_links])
