@@ -1,16 +1,12 @@
 """Members of a cluster: two never lead at once, and one leads when nothing fails, in all short histories."""
 
-import os
 import random
-import subprocess
-import sys
-from unittest.mock import patch
 
 import pytest
 
-from tests.simulation.__main__ import main
 from tests.simulation.cluster import COUNTED, simulate
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
+from tests.simulation.judging import each_of, outputs_of, require_kind, require_noticed
 from tests.simulation.mutants import Mutant
 from tests.simulation.roles import World, explore, leading_world
 
@@ -49,35 +45,15 @@ def test_simulated_clusters_are_not_idle() -> None:
 def test_one_seed_repeats_exactly() -> None:
     """Two runs of one seed do the same, whatever hashes strings have."""
     code = "from tests.simulation.cluster import simulate; c = simulate(7); print(sorted(c.counted.items()))"
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(found) == 1
+    assert len(outputs_of(code)) == 1
 
 
 def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """`--kinds cluster` selects this simulation."""
-    with patch.object(sys, "argv", ["simulation", "--kinds", "cluster", "--seeds", "2", "--jobs", "1"]):
-        assert main() == 0
-    assert capsys.readouterr().out.startswith("2 seeds, ")
+    require_kind("cluster", 2, capsys)
 
 
-@pytest.mark.parametrize(
-    "mutant", [mutant for mutant in CLUSTER_MUTANTS if not mutant.compiled], ids=lambda mutant: mutant.name
-)
+@each_of(CLUSTER_MUTANTS)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed within few seeds."""
-    with mutant.applied():
-        assert _noticed(mutant), f"the simulation does not notice: {mutant.name}"
-
-
-def _noticed(mutant: Mutant) -> bool:
-    for seed in range(mutant.first, mutant.first + SEEDS_OF_A_MUTANT):
-        try:
-            simulate(seed)
-        except Exception:  # noqa: BLE001  # a Violation, or a member itself stumbles
-            return True
-    return False
+    require_noticed(mutant, simulate, SEEDS_OF_A_MUTANT)

@@ -1,13 +1,10 @@
 """Gateways of a cluster with disks, clients and a log: nothing accepted is lost, and no client sees less than another was shown."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.simulation.cluster_venue import COUNTED, simulate
 from tests.simulation.cluster_venue_mutants import CLUSTER_VENUE_MUTANTS
+from tests.simulation.judging import each_of, outputs_of, require_noticed
 from tests.simulation.mutants import Mutant
 
 SEEDS_OF_A_MUTANT = 4
@@ -33,28 +30,10 @@ def test_one_seed_repeats_exactly() -> None:
         "from tests.simulation.cluster_venue import simulate; v = simulate(7);"
         " print(sorted(v.counted.items()), v.clients.digest.hexdigest())"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(found) == 1
+    assert len(outputs_of(code)) == 1
 
 
-@pytest.mark.parametrize(
-    "mutant", [mutant for mutant in CLUSTER_VENUE_MUTANTS if not mutant.compiled], ids=lambda mutant: mutant.name
-)
+@each_of(CLUSTER_VENUE_MUTANTS)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed within few seeds."""
-    with mutant.applied():
-        assert _noticed(mutant), f"the simulation does not notice: {mutant.name}"
-
-
-def _noticed(mutant: Mutant) -> bool:
-    for seed in range(mutant.first, mutant.first + SEEDS_OF_A_MUTANT):
-        try:
-            simulate(seed)
-        except Exception:  # noqa: BLE001  # a Violation, or a gateway itself stumbles
-            return True
-    return False
+    require_noticed(mutant, simulate, SEEDS_OF_A_MUTANT)

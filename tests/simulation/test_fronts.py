@@ -1,15 +1,10 @@
 """Clients of a broker with 0, 1 or 3 fronts are promised the same, whatever fails, and each bug is noticed."""
 
-import os
-import subprocess
-import sys
-from unittest.mock import patch
-
 import pytest
 
-from tests.simulation.__main__ import main
 from tests.simulation.fronts import COUNTED, COUNTS, Fronted, alike, simulate
 from tests.simulation.fronts_mutants import FRONTS_MUTANTS
+from tests.simulation.judging import each_of, outputs_of, require_kind, require_noticed
 from tests.simulation.mutants import Mutant
 
 SEEDS_OF_A_MUTANT = 3
@@ -38,37 +33,20 @@ def test_simulated_fronts_are_not_idle() -> None:
 def test_one_seed_repeats_exactly() -> None:
     """Two runs of one seed do the same, whatever hashes strings have."""
     code = "from tests.simulation.fronts import simulate; print(sorted(simulate(7).items()))"
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(found) == 1
+    assert len(outputs_of(code)) == 1
 
 
 def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """`--kinds fronts` selects this simulation."""
-    with patch.object(sys, "argv", ["simulation", "--kinds", "fronts", "--seeds", "1", "--jobs", "1"]):
-        assert main() == 0
-    assert capsys.readouterr().out.startswith("1 seeds, ")
+    require_kind("fronts", 1, capsys)
 
 
-# A mutant changes byte code; of a module that is machine code there is none, so those run only where it is Python.
-@pytest.mark.parametrize(
-    "mutant", [mutant for mutant in FRONTS_MUTANTS if not mutant.compiled], ids=lambda mutant: mutant.name
-)
+@each_of(FRONTS_MUTANTS)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed within few seeds."""
-    with mutant.applied():
-        assert _noticed(mutant), f"the simulation does not notice: {mutant.name}"
+    require_noticed(mutant, _simulate, SEEDS_OF_A_MUTANT)
 
 
-def _noticed(mutant: Mutant) -> bool:
-    for seed in range(mutant.first, mutant.first + SEEDS_OF_A_MUTANT):
-        try:
-            Fronted(seed, 3).run()
-            alike(seed)
-        except Exception:  # noqa: BLE001  # a Violation, or a front itself stumbles
-            return True
-    return False
+def _simulate(seed: int) -> None:
+    Fronted(seed, 3).run()
+    alike(seed)

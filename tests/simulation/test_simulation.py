@@ -1,10 +1,9 @@
 """A short fixed set of seeds; `make simulate SEEDS=10000` runs many."""
 
-import os
 import random
 import re
-import subprocess
 import sys
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from tests.simulation.__main__ import main
 from tests.simulation.alike import alike
 from tests.simulation.attendance_mutants import ATTENDANCE_MUTANTS
+from tests.simulation.judging import each_of, outputs_of, require_noticed
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.overtaken import overtaken
 from tests.simulation.refined_histories import crowd, refined, selective
@@ -59,13 +59,7 @@ def test_a_thousand_clients_that_return_at_once_end_equal_to_the_broker() -> Non
 def test_one_seed_repeats_exactly() -> None:
     """Two runs of one seed do and send the same in the same order, whatever hashes strings have."""
     code = "from tests.simulation.venue import simulate; print(simulate(7).digest.hexdigest())"
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert digests == {f"{simulate(7).digest.hexdigest()}\n".encode()}
+    assert outputs_of(code) == {f"{simulate(7).digest.hexdigest()}\n".encode()}
 
 
 def test_a_failing_seed_is_named_with_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,40 +82,25 @@ def test_simulated_worlds_are_not_idle() -> None:
     assert sum(attendance.expired for attendance in attendances) > 5
 
 
-# A mutant changes byte code; of a module that is machine code there is none, so those run only where it is Python.
-@pytest.mark.parametrize(
-    "mutant",
-    [mutant for mutant in (*MUTANTS, *REFINED_MUTANTS, *ATTENDANCE_MUTANTS) if not mutant.compiled],
-    ids=lambda mutant: mutant.name,
-)
+@each_of((*MUTANTS, *REFINED_MUTANTS, *ATTENDANCE_MUTANTS))
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed by the model or by the simulation."""
-    with mutant.applied():
-        assert _noticed(mutant), f"nobody noticed: {mutant.name}"
+    require_noticed(mutant, partial(_simulate, mutant), 1000 if mutant.refined or mutant.selective else 120)
 
 
-def _noticed(mutant: Mutant) -> bool:
-    for seed in range(mutant.first, mutant.first + (1000 if mutant.refined or mutant.selective else 120)):
-        try:
-            if mutant.attending:
-                if seed % 2:  # as the others have no last wills
-                    simulate(seed)
-                continue
-            if mutant.selective:
-                selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-                continue
-            if mutant.refined:
-                refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-                continue
-            if mutant.venue:
-                simulate(seed, refining=False)
-                continue
-            directed(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-            overtaken(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-            walk(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-            alike(random.Random(seed))  # noqa: S311 - a simulation, not a secret
-            if seed < mutant.first + 30:
-                simulate(seed, refining=False)
-        except Exception:  # noqa: BLE001  # a Violation, or the broker itself stumbles
-            return True
-    return False
+def _simulate(mutant: Mutant, seed: int) -> None:
+    """Run the simulations that can notice a mutant."""
+    if mutant.attending:
+        if seed % 2:  # as the others have no last wills
+            simulate(seed)
+    elif mutant.selective:
+        selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+    elif mutant.refined:
+        refined(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+    elif mutant.venue:
+        simulate(seed, refining=False)
+    else:
+        for history in (directed, overtaken, walk, alike):
+            history(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+        if seed < mutant.first + 30:
+            simulate(seed, refining=False)
