@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Final, final
 
 import trio
@@ -15,6 +16,7 @@ from maxam.records import Identity
 from maxam.stomp.events import CONTENT_TYPE, VERSION_1_2, Condition, Connect, JsonSend, Send, is_json
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder
 
+SENDS_PER_SLICE: Final = 50  # before the event loop runs other tasks: about 0.5 ms
 RESUBMISSIONS_MAX: Final = 10  # of one rejected SEND that are remembered, the last ones
 
 
@@ -28,6 +30,18 @@ async def send(gateway: Gateway, caller: Identity, event: Send) -> dict[str, str
     """
     with _Errand(gateway, caller) as errand:
         return await errand.send(event)
+
+
+async def send_all(gateway: Gateway, caller: Identity, events: Sequence[Send]) -> list[dict[str, str]]:
+    """Send values as the caller, in order, each with a receipt. Return the headers of their RECEIPTs.
+
+    If it is cancelled, each SEND may take effect or not.
+
+    Raises:
+        ProtocolError: The caller's principal has too many sessions.
+    """
+    with _Errand(gateway, caller) as errand:
+        return await errand.send_all(events)
 
 
 async def resubmit(gateway: Gateway, caller: Identity, record: Quarantined) -> dict[str, str]:
@@ -104,7 +118,7 @@ async def end_subscription(gateway: Gateway, caller: Identity, key: tuple[str, s
 
 @final
 class _Errand:
-    """A connection inside the process, of the caller's own principal, for one frame and its RECEIPT."""
+    """A connection inside the process, of the caller's own principal, for one frame or a few, and their RECEIPTs."""
 
     def __init__(self, gateway: Gateway, caller: Identity) -> None:
         self._gateway: Final = gateway
@@ -141,11 +155,29 @@ class _Errand:
         self._connection.promise(b"committed", ())
         await self._receipt()
 
+    async def send_all(self, events: Sequence[Send]) -> list[dict[str, str]]:
+        """Send values, each with a receipt. Return the headers of the RECEIPTs, in the same order."""
+        found: list[dict[str, str]] = []
+        for start in range(0, len(events), SENDS_PER_SLICE):
+            batch = events[start : start + SENDS_PER_SLICE]
+            now_us = self._clock.now_us()
+            for event in batch:
+                self._broker.send(self._connection, event, now_us)
+            found += await self._receipts(len(batch))
+        return found
+
     async def _receipt(self) -> dict[str, str]:
+        return (await self._receipts(1))[0]
+
+    async def _receipts(self, count: int) -> list[dict[str, str]]:
+        """Wait for this many RECEIPTs."""
         self._broker.end_of_input(self._connection)
         self._gateway.committer.schedule_commit()
         decoder = Decoder(self._broker.limits, SERVER_COMMANDS)
+        found: list[dict[str, str]] = []
         while True:
-            for frame in decoder.feed(b"".join(self._connection.drain(trio.current_time()))):
-                return {name.decode(): value.decode() for name, value in frame.headers.items()}
+            frames = decoder.feed(b"".join(self._connection.drain(trio.current_time())))
+            found += [{name.decode(): value.decode() for name, value in frame.headers.items()} for frame in frames]
+            if len(found) >= count:
+                return found
             await self._wakeup.wait()

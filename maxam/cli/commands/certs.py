@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from maxam.cli.confirming import REVOKE_CERTIFICATE, ask, yes_option
 from maxam.cli.options import FILE, FOLDER, done, json_option
 from maxam.durable_files import replace_durably
 from maxam.errors import ConfigurationError
@@ -240,16 +241,19 @@ def certs_list(folder: Path, as_json: bool) -> None:
 @click.option("--reason", default="", help="Reason of the revocation, kept in the index.")
 @click.option("--only", is_flag=True, help="Revoke this certificate only, not those that were renewed from it.")
 @_PASSPHRASE
+@yes_option
 @json_option
 def certs_revoke(
-    folder: Path, certificate: str, reason: str, only: bool, passphrase_file: Path | None, as_json: bool
+    folder: Path, certificate: str, reason: str, only: bool, passphrase_file: Path | None, yes: bool, as_json: bool
 ) -> None:
     """Revoke CERTIFICATE and whatever was renewed from it, and write a new crl.pem.
 
     CERTIFICATE is a fingerprint, a serial number, the first 8 digits or more of one of them, or a PEM file.
     """
     authority = _unlocked(folder, passphrase_file)
-    revoked = authority.revoke(authority.find(certificate), reason, _now(), only=only)
+    found = authority.find(certificate)
+    ask(REVOKE_CERTIFICATE, f"{found.name} ({found.fingerprint[:16]})", yes)
+    revoked = authority.revoke(found, reason, _now(), only=only)
     names = ", ".join(f"{entry.name} ({entry.fingerprint[:16]})" for entry in revoked) or "nothing that was not already"
     answer: dict[str, object] = {"revoked": [entry.fingerprint for entry in revoked], "crl": str(_list(authority))}
     done(as_json, f"revoked {names}; wrote {_list(authority)}", answer)

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import click
 
+from maxam.cli.confirming import REMOVE_PRINCIPAL, ask, yes_option
 from maxam.cli.options import done, json_option, with_credentials
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.groups import CommandGroup
@@ -148,10 +149,12 @@ def enrolment_list(credentials: Credentials, as_json: bool) -> None:
 
 @enrolment.command("remove")
 @click.argument("principal")
+@yes_option
 @json_option
 @with_credentials
-def enrolment_remove(credentials: Credentials, principal: str, as_json: bool) -> None:
+def enrolment_remove(credentials: Credentials, principal: str, yes: bool, as_json: bool) -> None:
     """Take PRINCIPAL, who was enrolled, out of the policy: it is closed at once. Its certificate is not revoked by that."""
+    ask(REMOVE_PRINCIPAL, principal, yes)
     with Remote(credentials) as remote:
         remote.delete(f"/v1/enrolments?{urlencode({'principal': principal})}")
     done(as_json, f"removed {principal}", {"principal": principal, "removed": True})

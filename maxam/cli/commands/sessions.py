@@ -4,10 +4,12 @@ import click
 
 from maxam.cli.commands.subscriptions import behind_by, why
 from maxam.cli.completion import client_ids, principals
+from maxam.cli.confirming import END_SESSION, KICK_SESSIONS, ask, ask_many, dry_run_option, yes_option
 from maxam.cli.options import done, json_option, limit_option, note_incomplete, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
-from maxam.https_client import Credentials, Remote, session_path
+from maxam.https_client import Credentials, Remote, RemoteError, session_path
 from maxam.terminal.groups import CommandGroup
+from maxam.terminal.options import remark
 from maxam.terminal.tables import print_fields, print_json, print_table
 
 
@@ -138,24 +140,68 @@ def sessions_wills(credentials: Credentials, principal: str | None, limit: int |
 
 
 @sessions.command("kick")
-@click.argument("principal", shell_complete=principals)
-@click.argument("client_id", shell_complete=client_ids)
+@click.argument("principal", required=False, shell_complete=principals)
+@click.argument("client_id", required=False, shell_complete=client_ids)
+@click.option(
+    "--principal", "whose", metavar="P", shell_complete=principals, help="Kick all sessions of this principal."
+)
+@dry_run_option
+@yes_option
 @json_option
 @with_credentials
-def sessions_kick(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
-    """Close the live connection of a session with an ERROR; what it owes stays."""
+def sessions_kick(
+    credentials: Credentials,
+    principal: str | None,
+    client_id: str | None,
+    whose: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Close the live connection of a session with an ERROR; what it owes stays.
+
+    With --principal all connections of the principal are closed.
+    """
+    if (client_id is None) == (whose is None) or (whose is not None and principal is not None):
+        raise click.UsageError("give either PRINCIPAL and CLIENT_ID, or --principal P")
     with Remote(credentials) as remote:
-        remote.post(session_path(principal, client_id) + "/kick")
-    done(as_json, f"kicked {principal} {client_id}", {"principal": principal, "client_id": client_id, "kicked": True})
+        if whose is not None:
+            rows = remote.pages("/v1/sessions", "sessions", limit=200, principal=whose)
+            found = [(row["principal"], row["client_id"]) for row in rows if row["connected"]]
+        else:
+            assert principal is not None is not client_id  # noqa: S101 as checked above
+            found = [(principal, client_id)]
+        if whose is not None and not dry_run:
+            ask_many(KICK_SESSIONS, len(found), "session", yes)
+        for key in found:
+            if not dry_run and not _kick(remote, key, gone_is_well=whose is not None):
+                continue
+            row: dict[str, object] = {"principal": key[0], "client_id": key[1], "kicked": not dry_run}
+            done(as_json, f"{'would kick' if dry_run else 'kicked'} {key[0]} {key[1]}", row)
+    if whose is not None and not found:
+        remark(f"no session of {whose} has a connection")
+
+
+def _kick(remote: Remote, key: tuple[str, str], gone_is_well: bool) -> bool:
+    """Kick a session. Return False if it had no connection any longer, and that is well."""
+    try:
+        remote.post(session_path(*key) + "/kick")
+    except RemoteError as error:
+        if gone_is_well and error.code in {"not-connected", "not-found"}:
+            return False
+        raise
+    return True
 
 
 @sessions.command("drop")
 @click.argument("principal", shell_complete=principals)
 @click.argument("client_id", shell_complete=client_ids)
+@yes_option
 @json_option
 @with_credentials
-def sessions_drop(credentials: Credentials, principal: str, client_id: str, as_json: bool) -> None:
+def sessions_drop(credentials: Credentials, principal: str, client_id: str, yes: bool, as_json: bool) -> None:
     """End a session for good: its connection, its durable subscriptions and all that they owe."""
+    ask(END_SESSION, f"{principal} {client_id}", yes)
     with Remote(credentials) as remote:
         remote.delete(session_path(principal, client_id))
     done(as_json, f"dropped {principal} {client_id}", {"principal": principal, "client_id": client_id, "dropped": True})

@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from maxam.cli.completion import client_ids, principals, subscription_ids
+from maxam.cli.confirming import END_SUBSCRIPTION, ask, yes_option
 from maxam.cli.options import done, json_option, limit_option, note_incomplete, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.cli.screens.top import WHY
@@ -142,15 +143,17 @@ def subscriptions_slow(credentials: Credentials, minimum: timedelta | None, limi
 @click.argument("principal", shell_complete=principals)
 @click.argument("client_id", shell_complete=client_ids)
 @click.argument("subscription", metavar="ID", shell_complete=subscription_ids)
+@yes_option
 @json_option
 @with_credentials
 def subscriptions_drop(
-    credentials: Credentials, principal: str, client_id: str, subscription: str, as_json: bool
+    credentials: Credentials, principal: str, client_id: str, subscription: str, yes: bool, as_json: bool
 ) -> None:
     """End a durable subscription that no connection uses, and all that it owes.
 
     The other subscriptions of the session stay.
     """
+    ask(END_SUBSCRIPTION, f"{principal} {client_id} {subscription}", yes)
     with Remote(credentials) as remote:
         remote.delete(subscription_path(principal, client_id, subscription))
     done(
