@@ -54,7 +54,7 @@ class ClusterSettings:
     lease_s: float = bounded(3.0, 1, 60, "shorter ones fail over by mistake, longer ones hold up clients")
     # Time without proof after which a leader sends its clients away
     cut_off_s: float = bounded(10.0, 0, 3600, "0 never does")
-    block_bytes_max: int = bounded(262_144, 16_384, 1_048_576, "an entry is one request to etcd")
+    block_bytes_max: int = bounded(524_288, 16_384, 1_048_576, "an entry is one request to etcd")
     log_bytes_max: int = bounded(1_073_741_824, 16_777_216, 2**33, "at most a quarter of the quota of etcd")
     log_keep_s: float = bounded(60.0, 1, 86_400, "at least four times cut_off_s")
     copies_min: int = bounded(2, 1, 16, "journals that hold an entry before the log forgets it")

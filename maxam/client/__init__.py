@@ -156,7 +156,7 @@ async def resuming(
     """Connect like `connect`, and again whenever the connection is lost, for the length of an `async with` block.
 
     It waits a random time before each attempt. The limit of that time is 0.25 s at first, and doubles with each attempt to
-    30 s. With `others` it is 1 s at most in the first 30 s after a loss. The files are read again each time, so that renewed
+    30 s. With `others` it is 0.4 s at most in the first 30 s after a loss. The files are read again each time, so that renewed
     certificates are picked up. It gives up only where no attempt can succeed: when another connection takes over the
     session, or when the gateway refuses what CONNECT asks for.
     `ResumingClient.state` shows this, and `on_state` gets each new state. `on_loss` gets the reason for each loss and the

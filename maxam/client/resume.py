@@ -28,9 +28,9 @@ from maxam.stomp.answers import Receipt
 
 PAUSE_MIN_S: Final = 0.25  # at most, before the first attempt to dial again; doubles with each, up to the greatest
 PAUSE_MAX_S: Final = 30.0
-PAUSE_SEARCH_S: Final = (
-    1.0  # the greatest with several addresses, at first: the next leader of a cluster serves within seconds
-)
+# The greatest pause with several addresses, at first: the next leader of a cluster serves within seconds. An attempt at a member that
+# follows is a refused connection.
+PAUSE_SEARCH_S: Final = 0.4
 SEARCH_S: Final = 30.0  # after a loss, the time for which that holds
 STABLE_AFTER_S: Final = 10.0  # after a connection that lived this long, the pauses start again with the shortest
 

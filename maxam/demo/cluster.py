@@ -55,6 +55,13 @@ _SPREAD_S: Final = 0.5  # of the time of a kill, so that it meets each part of a
     show_default=True,
     help="Gateways. There are three nodes of etcd.",
 )
+@click.option(
+    "--fronts",
+    type=click.IntRange(0, 8),
+    default=2,
+    show_default=True,
+    help="Processes of the leader that have its clients; 0 lets the gateway have them.",
+)
 @click.option("--lease-s", type=click.IntRange(1, 60), help="Lease of the leader, in seconds. [default: the gateway's]")
 @click.option(
     "--kills",
@@ -77,6 +84,7 @@ def main(
     rate: float,
     publishers: int,
     members: int,
+    fronts: int,
     lease_s: int | None,
     kills: int | None,
     quiet_s: float,
@@ -96,7 +104,7 @@ def main(
     if machines < 2 * publishers:
         raise click.UsageError(f"--machines {machines}: expected at least two for each of {publishers} publishers")
     try:
-        site = ClusterSite(folder.absolute(), schemas, members, lease_s)
+        site = ClusterSite(folder.absolute(), schemas, members, lease_s, fronts)
         work = _work(site, schemas, machines, rate, publishers)
         good = trio.run(_play, site, work, kills, quiet_s, seconds, interactive, as_text)
     except* MaxamError as group:

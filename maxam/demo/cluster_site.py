@@ -77,7 +77,7 @@ class ClusterSite:
         members: The gateways.
     """
 
-    def __init__(self, folder: Path, schemas: Path, count: int, lease_s: int | None = None) -> None:
+    def __init__(self, folder: Path, schemas: Path, count: int, lease_s: int | None = None, fronts: int = 0) -> None:
         """Make the folder of the demo; nothing runs yet.
 
         Args:
@@ -85,6 +85,7 @@ class ClusterSite:
             schemas: Folder of the shipped schemas.
             count: Number of gateways.
             lease_s: Setting of the cluster; None for the default.
+            fronts: Number of fronts that serve the clients of the leader.
 
         Raises:
             ConfigurationError: There is no etcd, or the folder has files of somebody else.
@@ -109,7 +110,7 @@ class ClusterSite:
             shutil.copytree(schemas, own / "schemas")
             stomp, admin, link = next(free), next(free), next(free)
             (own / "policy.toml").write_text(policy, encoding="utf-8")
-            text = _configuration(name, stomp, admin, link, self._endpoints, lease_s)
+            text = _configuration(name, stomp, admin, link, self._endpoints, lease_s, fronts)
             (own / "maxam.toml").write_text(text, encoding="utf-8")
             self.members.append(Member(name, gateway_process(own), stomp, admin))
         self._journal: Final = folder / self.members[0].name / "journal"
@@ -229,7 +230,9 @@ admin = ["replicate"]
     return text
 
 
-def _configuration(name: str, stomp: int, admin: int, link: int, endpoints: Sequence[str], lease_s: int | None) -> str:
+def _configuration(
+    name: str, stomp: int, admin: int, link: int, endpoints: Sequence[str], lease_s: int | None, fronts: int
+) -> str:
     addresses = ", ".join(f'"{one}"' for one in endpoints)
     return f"""[listener]
 host = "127.0.0.1"
@@ -267,4 +270,7 @@ folder = "schemas"
 
 [journal]
 folder = "journal"
+
+[fronts]
+count = {fronts}
 """

@@ -14,6 +14,7 @@ QUOTA_BYTES: Final = 8_589_934_592
 FLAGS: Final = (
     "--max-request-bytes=8388608",
     "--snapshot-catchup-entries=500",
+    "--snapshot-count=2000",
     "--auto-compaction-retention=0",
     "--heartbeat-interval=100",
     "--election-timeout=1000",

@@ -125,3 +125,31 @@ async def end_process(started: Started) -> None:
     with suppress(ProcessLookupError):
         os.kill(started.process.pid, signal.SIGKILL)
     await started.process.wait()
+
+
+@final
+class Spares:
+    """Processes of fronts that have loaded their modules and wait. A front that begins with one serves sooner."""
+
+    def __init__(self) -> None:
+        """Have none."""
+        self._waiting: Final[deque[Started]] = deque()
+
+    async def fill(self, count: int) -> None:
+        """Start processes until `count` of them wait. Raises OSError."""
+        while len(self._waiting) < count:
+            self._waiting.append(await start_process())
+
+    async def take(self) -> Started:
+        """Return a process that waits, or a new one. Raises OSError."""
+        while self._waiting:
+            started = self._waiting.popleft()
+            if started.process.returncode is None:
+                return started
+            await end_process(started)
+        return await start_process()
+
+    async def end(self) -> None:
+        """End all that wait."""
+        while self._waiting:
+            await end_process(self._waiting.popleft())

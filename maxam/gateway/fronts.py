@@ -31,7 +31,7 @@ from maxam.gateway.audit import Audit
 from maxam.gateway.clients import SHUTDOWN, Clients
 from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.front_asks import FrontAsks
-from maxam.gateway.front_children import Accepted, Front, Started, end_process, start_process
+from maxam.gateway.front_children import Accepted, Front, Spares
 from maxam.gateway.front_link import FrontLink
 from maxam.gateway.front_orders import FrontOrders
 from maxam.gateway.front_reports import FrontReports
@@ -80,6 +80,8 @@ class Fronts:
         staleness: Staleness,
         shadows: Shadows,
         holdings: Holdings,
+        *,
+        spares: Spares,
     ) -> None:
         """Prepare to start them; `serve` does.
 
@@ -96,6 +98,7 @@ class Fronts:
             staleness: Of the subscriptions of sessions without a connection.
             shadows: Trials of candidate versions.
             holdings: Where connections are counted that held too much.
+            spares: Processes that fronts begin with. The caller ends those that wait.
         """
         self.orders: Final = FrontOrders(broker, position, trio.current_time, clients.rate_denial)
         committer.group.fronted = self.orders
@@ -114,7 +117,7 @@ class Fronts:
         self._count: Final = 0 if settings.fronts is None else settings.fronts.count
         self._memory_low = False
         self._held: Final[deque[Accepted]] = deque()  # until a front serves
-        self._spare: Started | None = None  # has its modules loaded, so that a front is replaced at once
+        self._spares: Final = spares
         self._stopping = False
         self._read = self.orders.epoch  # number of the files that fronts have read last, or were asked to
         self._changed = trio.Event()
@@ -146,8 +149,6 @@ class Fronts:
             with trio.move_on_after(self._settings.limits.stop_timeout_s + _STOP_MARGIN_S):
                 while self.running:
                     await self._wait_change()
-            if self._spare is not None:
-                await end_process(self._spare)
             nursery.cancel_scope.cancel()
 
     def dismiss(self, error: ProtocolError = SHUTDOWN) -> None:
@@ -260,9 +261,9 @@ class Fronts:
     async def _keep_spare(self) -> None:
         """Have one more process wait, once all fronts serve."""
         while True:
-            if self._spare is None and not self._stopping and self._serving == self._count:
+            if not self._stopping and self._serving == self._count:
                 with suppress(OSError):
-                    self._spare = await start_process()
+                    await self._spares.fill(1)
             await self._wait_change()
 
     @property
@@ -271,9 +272,7 @@ class Fronts:
 
     async def _run_one(self, slot: int) -> bool:
         """Run a front to its end; return whether it has served clients."""
-        started, self._spare = self._spare, None
-        if started is None or started.process.returncode is not None:
-            started = await start_process()
+        started = await self._spares.take()
         process, handing = started.process, started.handing
         front = Front(slot, process.pid, FrontLink(started.link, _UNSENT_BYTES_MAX), handing)
         reason = "it was stopped"

@@ -62,6 +62,7 @@ from maxam.journal.files import Journal
 from maxam.link_config import LinkSettings
 
 if TYPE_CHECKING:
+    from maxam.gateway.front_children import Spares
     from maxam.gateway.fronts import Fronts
     from maxam.gateway.links import Links
 
@@ -225,14 +226,23 @@ class Gateway:
         self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
         self.fronts: Fronts | None = None
+        self._spares: Final = self._make_spares()
         if role.serves:
             self._make_fronts()
         if self.links is not None:
             role.join(self.links)
 
-    def _make_fronts(self) -> None:
-        """Have processes that have the clients, if they are wanted. Only then their modules are loaded."""
+    def _make_spares(self) -> "Spares | None":
+        """Return where processes of fronts wait, if fronts are wanted. Only then their modules are loaded."""
         if self.settings.fronts is None or not self.settings.fronts.count:
+            return None
+        from maxam.gateway.front_children import Spares  # noqa: PLC0415
+
+        return Spares()
+
+    def _make_fronts(self) -> None:
+        """Have processes that have the clients, if they are wanted."""
+        if self._spares is None:
             return
         from maxam.gateway.fronts import Fronts  # noqa: PLC0415
 
@@ -249,12 +259,22 @@ class Gateway:
             self.staleness,
             self.shadows,
             self.holdings,
+            spares=self._spares,
         )
         self.clients.traffic.fronts = fronts.reports.connections
         self.rates.fronts = fronts.reports.busy
         self.owed_watch.fronts = fronts.reports.owed
         self.owed_watch.expel = fronts.asks.expel
         self.reloader.fronts = self.fronts = fronts
+
+    async def _keep_spares(self) -> None:
+        """Have the processes of fronts ready before this gateway serves."""
+        if self._spares is None or self.settings.fronts is None:
+            return
+        try:
+            await self._spares.fill(self.settings.fronts.count)
+        except OSError as error:
+            log_event(logging.WARNING, "front-failed", error=error)
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
@@ -354,6 +374,7 @@ class Gateway:
             if not fronts_first:
                 ready(addresses)
             if listening is None:
+                lasting.start_soon(self._keep_spares)
                 await self._serving.wait()
             if not self._stopping.is_set():
                 if listening is None:
@@ -372,6 +393,8 @@ class Gateway:
                 with trio.move_on_after(1):  # all that is appended is on its way: one batch, or two
                     await self.committer.drained()
             lasting.cancel_scope.cancel()
+        if self._spares is not None:
+            await self._spares.end()
 
     def _listen(self) -> socket.socket:
         """Return the listening socket of clients, and open that of web clients; raises ConfigurationError."""

@@ -9,7 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import trio
 
+from maxam.gateway.front_children import Spares, end_process
 from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from maxam.stomp.frames import Frame
@@ -173,6 +175,36 @@ def test_a_gateway_that_is_killed_takes_its_fronts_along(files: GatewayFolder, s
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     with files.start() as gateway, gateway.client() as reader:
         assert reader.values(b"X/**", 1) == {b"X/a": b"1"}
+
+
+def test_a_spare_that_has_ended_is_not_taken() -> None:
+    """A front begins with a process that waits and lives; without one it begins with a new one."""
+
+    async def take() -> None:
+        spares = Spares()
+        await spares.fill(2)
+        first = await spares.take()
+        assert first.process.returncode is None
+        second = await spares.take()
+        third = await spares.take()
+        assert len({one.process.pid for one in (first, second, third)}) == 3
+        for one in (first, second, third):
+            await end_process(one)
+
+        await spares.fill(1)
+        ended = await spares.take()
+        spares._waiting.append(ended)
+        os.kill(ended.process.pid, signal.SIGKILL)
+        with trio.fail_after(PATIENCE_S):
+            await ended.process.wait()
+            living = await spares.take()
+        assert living.process.pid != ended.process.pid
+        assert living.process.returncode is None
+        await spares.fill(1)
+        await spares.end()
+        await end_process(living)
+
+    trio.run(take)
 
 
 def test_a_rejected_send_is_kept_by_the_gateway(files: GatewayFolder) -> None:
