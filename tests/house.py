@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,12 +46,11 @@ def measure(root: Path) -> House:
         house.modules[name] = text.count("\n")
         house.rooms[parts[1] if len(parts) > 2 else "(ground floor)"] += house.modules[name]
         house.typing += text.count("if TYPE_CHECKING:")
-        for node in ast.walk(tree):
+        for node, inside in statements(tree, inside=False):
             if isinstance(node, ast.ClassDef):
                 house.classes[f"{name}.{node.name}"] = (node.end_lineno or 0) - node.lineno + 1
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                found = [one for one in ast.walk(node) if isinstance(one, ast.Import | ast.ImportFrom)]
-                house.inside |= {f"{name}:{one.lineno}" for one in found}
+            if inside and isinstance(node, ast.Import | ast.ImportFrom):
+                house.inside.add(f"{name}:{node.lineno}")
         for node in tree.body:  # type checkers' imports stand in an `if`, and are none when the program runs
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("maxam"):
                 for one in node.names:
@@ -58,6 +58,14 @@ def measure(root: Path) -> House:
                     imports[name].add(full if full in paths else node.module)
     house.cycles = cycles(imports)
     return house
+
+
+def statements(node: ast.AST, *, inside: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the statements below a node, each with whether it stands in a function."""
+    for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for one in getattr(node, part, ()):
+            yield one, inside
+            yield from statements(one, inside=inside or isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def main(root: Path) -> None:

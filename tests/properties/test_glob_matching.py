@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -56,6 +57,7 @@ def globs_near(draw: st.DrawFn, destination: str) -> str:
     return "".join(draw(wild) if draw(st.integers(0, 3)) == 0 else character for character in destination)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data(), DESTINATIONS)
 def test_matches_as_the_reference_does(data: st.DataObject, destination: str) -> None:
@@ -109,6 +111,7 @@ def test_overlap_is_what_trying_all_destinations_finds(one: str, two: str) -> No
         assert len(found) == len(both[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data(), st.lists(DESTINATIONS, min_size=1, max_size=4))
 def test_a_trie_finds_what_trying_each_glob_finds(data: st.DataObject, destinations: list[str]) -> None:

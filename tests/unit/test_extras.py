@@ -133,6 +133,7 @@ def test_all_is_every_extra() -> None:
     assert Requirement(extras["all"][0]).extras == set(extras) - {"all"}
 
 
+@pytest.mark.slow
 def test_the_engine_of_a_cluster_shows_its_extra() -> None:
     """Without `maxam[cluster]` the gateway is not importing it, and `open_log` fails with what to install."""
     code = (

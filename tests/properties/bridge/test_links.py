@@ -29,6 +29,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.lists(STEPS, max_size=25), st.sampled_from([1, 2, 200]))
 @example([("put", TOPICS[0]), ("link", "1", UP, GLOBS[0]), ("subscribe",), ("settle",), ("time", 11.0)], 1)

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -177,6 +178,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS, st.sampled_from([1, 1500, 1_000_000]))
 def test_the_segments_are_the_same_bytes(steps: list[tuple[str, int, int]], ring_bytes: int) -> None:
     """Sealed segments are equal by name and content, and so is the open one up to what is committed."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ def _of(seen: list[Frame]) -> tuple[Any, ...]:
     return receipts(seen), values
 
 
+@pytest.mark.slow
 @given(actions, st.integers(1, 2000), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_clients_see_the_same_whatever_the_size_of_blocks(history: list[Action], bytes_max: int, proves: bool) -> None:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +146,7 @@ actions = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.integers(2000, 6000), st.lists(actions, max_size=30))
 @settings(max_examples=300, deadline=None)
 def test_sealed_segments_are_equal(bytes_max: int, history: list[tuple[str, int, int, int]]) -> None:

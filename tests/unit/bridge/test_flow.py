@@ -2,6 +2,8 @@
 
 from itertools import count, product
 
+import pytest
+
 from maxam.bridge.flow import RETRY_S_MAX, RETRY_S_MIN, Flow, Item
 
 HIGH, LOW = 0, 2
@@ -12,6 +14,7 @@ def item(topic: str, priority: int) -> Item:
     return Item(topic, b"v", {}, None, None, None, None, priority, 0.0)
 
 
+@pytest.mark.slow
 def test_all_short_histories() -> None:
     """The oldest SEND of the highest priority is next, never more than the window are under way, and none is lost."""
     for window, steps in product((1, 2), product(("high", "low", "next", "accept", "refuse", "retry"), repeat=6)):

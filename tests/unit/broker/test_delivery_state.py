@@ -368,6 +368,7 @@ def take(scene: Scene, step: tuple[object, ...], lines: list[str], ack: str) -> 
             pass
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.sets(st.sampled_from(OPTIONS)),

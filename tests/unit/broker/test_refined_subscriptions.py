@@ -589,6 +589,7 @@ class TestSince:
         sweep(world)
         assert not world.broker.store.tombstones
 
+    @pytest.mark.slow
     def test_clients_that_do_not_read_keep_a_bounded_number_of_deletes_from_being_forgotten(self) -> None:
         """Their scans rest, each with a later position. Then they lose their connections."""
         world = make(limits=Limits(delete_retention_topics_max=TOMBSTONE_SWEEP_MIN))

@@ -237,6 +237,7 @@ def test_an_eager_resume_frees_what_the_scan_before_it_held() -> None:
     assert (len(world.broker._scanner.scans), len(world.broker._scanner.scans.eager)) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.interpreted
 def test_eager_subscribes_of_one_commit_scan_a_bounded_number_of_topics_at_once() -> None:
     """Hundreds of eager SUBSCRIBEs in one commit begin scans; only the first few topics are checked on the spot."""

@@ -584,6 +584,7 @@ class History:
         self.crash()
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(STEPS)
 @example([("connect", "d", 0), ("connect", "c", 0), ("lose", "c", None), ("lose", "d", None), ("fire", "", None)])

@@ -83,6 +83,7 @@ def read_until(file: int, *texts: str) -> str:
     return read.decode(errors="replace")
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_it_in_place(tmp_path: Path) -> None:
     """Each time replaces the last. A failure is shown, and it goes on. Ctrl-C ends it with 0 and gives the screen back."""
     path = tmp_path / "held"
@@ -104,6 +105,7 @@ def test_a_terminal_shows_it_in_place(tmp_path: Path) -> None:
     os.close(ours)
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_one_after_the_other(tmp_path: Path) -> None:
     """No escape sequence, each time as without --watch, after a line with the time; failures are reported there too."""
     path = tmp_path / "held"

@@ -378,6 +378,7 @@ class Random:
                         assert self.seen[client].get(name.decode()) == revision
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.0, 0.3]))
 def test_promises_hold_whatever_arrives_first(seed: int, full: float) -> None:

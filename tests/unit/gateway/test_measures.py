@@ -83,6 +83,7 @@ def test_a_journal_that_cannot_be_looked_at_is_not_an_empty_one(tmp_path: Path) 
     assert measure(tmp_path / "none") == JournalSize(tmp_path).found
 
 
+@pytest.mark.slow
 def test_totals_outlive_what_they_count(tmp_path: Path) -> None:
     """Bytes, frames and conflated changes of connections and subscriptions that are gone stay; refused ones are counted by stage."""
 

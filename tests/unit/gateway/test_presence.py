@@ -343,6 +343,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_in_the_end_the_topics_are_as_the_sessions_are(steps: list[tuple[str, Any]]) -> None:

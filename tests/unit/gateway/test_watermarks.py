@@ -129,7 +129,7 @@ def test_who_cannot_open_a_file_looks_again(watermarks: Watermarks, monkeypatch:
         return 10
 
     async def run() -> None:
-        with trio.move_on_after(30):
+        with trio.move_on_after(3):
             await watermarks.run()
 
     monkeypatch.setattr("maxam.gateway.watermarks.resident_bytes", look)

@@ -15,7 +15,7 @@ from maxam.journal.scan import Scanner
 from maxam.records import Change
 from tests.support.journal_records import plain
 
-RECORDS = 3000
+RECORDS = 1000
 FOREVER_US = 1 << 62
 DAY_US = 86_400_000_000
 
@@ -32,7 +32,7 @@ def blocks(segment: Path) -> Iterator[tuple[bytes, int]]:
 def _segments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Write a journal of values, deletes and session records over some days, in several segments."""
     folder = tmp_path_factory.mktemp("newest")
-    write_archive(folder, RECORDS, topics=40, days=3.0, segment_bytes_max=200_000)
+    write_archive(folder, RECORDS, topics=40, days=3.0, segment_bytes_max=70_000)
     found = sorted((folder / "segments").iterdir())
     assert len(found) > 2
     return found

@@ -56,6 +56,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_any_schedule_gives_every_change_once(schedule: list[tuple[str, int]]) -> None:

@@ -88,6 +88,7 @@ def test_of_a_request_only_the_key_counts(
     assert certificate.serial_number.bit_length() > 96  # 159 random bits
 
 
+@pytest.mark.slow
 def test_weak_requests_are_refused() -> None:
     """Weak or unknown keys, old hashes, signatures of another key and garbage are refused with the reason."""
     good = request(ec.generate_private_key(ec.SECP256R1()), algorithm=hashes.SHA256())
