@@ -197,10 +197,14 @@ class Clients:
         if not over and not self.connect_rates.admits_address(host, trio.current_time()):
             over = "connects_per_address_per_s"
         if over:
-            connected.close()
-            self.traffic.refused[ACCEPT] += 1
-            self.refuse(host, port, over)
+            self.turn_away(connected, host, port, over)
         return not over
+
+    def turn_away(self, connected: socket.socket, host: str, port: int, limit: str) -> None:
+        """Close a connection that was accepted, because a limit is reached."""
+        connected.close()
+        self.traffic.refused[ACCEPT] += 1
+        self.refuse(host, port, limit)
 
     def begin(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int, number: int = 0) -> None:
         """Serve a connection that was accepted, in a task of its own. Its `number` is 0 unless it has one already."""

@@ -26,8 +26,9 @@ _KEPT_S: Final = 3600.0  # after the last event of a row
 _FULL_SHOWN_S: Final = 60.0
 _REASON_CHARACTERS_MAX: Final = 200
 _FULL: Final = "connections_max"
+_WEB_FULL: Final = "[web] connections_max"
 # Reasons with a code of health of their own.
-_LIMITS: Final = frozenset({_FULL, "connects_per_address_per_s", "error: connecting too often"})
+_LIMITS: Final = frozenset({_FULL, _WEB_FULL, "connects_per_address_per_s", "error: connecting too often"})
 # Ends that are no failure of the client.
 _WANTED_ENDS: Final = ("disconnect", "error: broker is stopping", "error: policy changed, reconnect")
 # Advice by a part of the reason. The first that fits counts.
@@ -43,6 +44,7 @@ _ADVICE: Final = (
     ("client certificate refused", "Issue the client a certificate of a CA that `[tls] client_ca` lists."),
     ("not TLS", "Have the client connect with TLS."),
     ("versions of TLS", "Update the client, or lower `[tls] minimum`."),
+    (_WEB_FULL, "Find a page with many connections, or raise `connections_max` in `[web]`."),
     (_FULL, "Find a client with many connections, or raise `connections_max` and `LimitNOFILE`."),
     ("connects_per_address_per_s", "Find the program at this address that connects in a loop."),
     ("connecting too often", "Find the client of this principal that connects in a loop."),
@@ -122,6 +124,7 @@ class ConnectProblems:
         self._known: Final[OrderedDict[_Key, ConnectProblem]] = OrderedDict()  # with a principal; oldest event first
         self._unknown: Final[OrderedDict[_Key, ConnectProblem]] = OrderedDict()
         self._full = 0
+        self._full_limit = _FULL
         self._full_at_s = float("-inf")
         self.forgotten = 0
 
@@ -130,8 +133,9 @@ class ConnectProblems:
         listener = LINK if reason.startswith(LINK_PREFIX) else str(facts.get("listener") or CLIENTS)
         session = str(facts.get("session") or "")
         if event == REFUSED:
-            if reason == _FULL:
+            if reason in (_FULL, _WEB_FULL):
                 self._full += 1
+                self._full_limit = reason
                 self._full_at_s = self._clock()
             self._add(REFUSED, reason, who, "", listener, address)
         elif event == TAKEN_OVER:
@@ -164,7 +168,7 @@ class ConnectProblems:
         lines = []
         if now_s - self._full_at_s <= _FULL_SHOWN_S:
             lines.append(
-                f"connections-full: {self._full} connections were refused since the start because connections_max was reached,"
+                f"connections-full: {self._full} connections were refused since the start because {self._full_limit} was reached,"
                 f" the last {now_s - self._full_at_s:.0f} s ago"
             )
         if refused:

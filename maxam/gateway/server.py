@@ -511,6 +511,7 @@ class Gateway:
             *used,
             ("owed_per_principal_max", self.owed_watch.most, self.owed_watch.limit, self.owed_watch.principal),
             ("connections_max", self.connections_open, self.clients.connections_max, ""),
+            *([] if self.web is None else [("web_connections_max", self.web.open, self.web.connections_max, "")]),
             ("frames_unfinished_bytes_max", frames_bytes, holdings.frames_bytes_max, ""),
             ("receipts_pending_total_bytes_max", receipts_bytes, holdings.receipts_bytes_max, ""),
         ]

@@ -63,6 +63,7 @@ class WebListener:
         open: Number of its connections.
         address: Where it listens, `host:port`. Empty before `listen`.
         origins: Of the pages that may connect.
+        connections_max: Limit of its connections.
         values: Serves the HTTP requests of a connection that asks for values, from the bytes received first. None refuses them.
     """
 
@@ -88,6 +89,7 @@ class WebListener:
         self.open = 0
         self.address = ""
         self.origins: Final = settings.origins
+        self.connections_max: Final = settings.connections_max
         self.values: Callable[[TlsSocket, bytes, str, int], Awaitable[None]] | None = None
         self._listening: socket.socket | None = None
         self._settings: Final = settings
@@ -121,9 +123,8 @@ class WebListener:
             clients.cancel_scope.deadline = trio.current_time() + self._limits.stop_timeout_s
 
     def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
-        if self.open >= self._settings.connections_max:
-            connected.close()
-            self._clients.refuse(host, port, "[web] connections_max")
+        if self.open >= self.connections_max:
+            self._clients.turn_away(connected, host, port, "[web] connections_max")
             return
         if not self._clients.admits(connected, host, port, self._clients.count + len(self._entering)):
             return

@@ -65,10 +65,11 @@ def test_a_client_that_is_refused_often_is_a_line_of_health(
     assert world.problems.rows() == []
 
 
-def test_a_full_gateway_is_a_line_of_health_for_a_minute() -> None:
-    """One refusal at connections_max is enough."""
+@pytest.mark.parametrize("limit", ["connections_max", "[web] connections_max"])
+def test_a_full_gateway_is_a_line_of_health_for_a_minute(limit: str) -> None:
+    """One refusal at connections_max is enough, be it of all clients or of the web listener."""
     world = World()
-    world.refused(NOBODY, "connections_max")
+    world.refused(NOBODY, limit)
     assert world.codes == ["connections-full"]
     world.now_s += 61
     assert world.codes == []
