@@ -1,5 +1,6 @@
 """Scenarios of the headers that refine a subscription, as third-party libraries send them: each uses one header."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -170,6 +171,25 @@ def changes_only(cell: Cell) -> None:
         assert client.unread() == 0
 
 
+def values_as_json(cell: Cell) -> None:
+    """A value comes as JSON with its schema, and one that is sent as JSON is stored in the form of its schema."""
+    with cell.client() as client, cell.peer() as peer:
+        peer.send(cell.topic("Counter"), counter(7))
+        client.connect()
+        client.subscribe("s", cell.topic("*"), eager="true", **{"accept-format": "json"})
+        message = client.message()
+        assert json.loads(message.body) == {"count": 7, "label": "abc"}
+        assert message.headers["content-type"] == "application/json"
+        assert message.headers["schema"] == "interop.Counter_v1 1.0"
+        sent = client.send(
+            cell.topic("Counter"), b'{"count": 8, "label": "abc"}', **{"content-type": "application/json"}
+        )
+        assert sent["disposition"] == "accepted"
+        assert peer.value(cell.topic("Counter")).body == counter(8)
+        assert json.loads(client.message().body) == {"count": 8, "label": "abc"}
+        client.disconnect()
+
+
 def incarnation(cell: Cell) -> None:
     """CONNECTED has the incarnation of the journal if CONNECT asks for it."""
     with cell.client() as client:
@@ -186,4 +206,5 @@ REFINED_FEATURES: Final[Mapping[str, Callable[[Cell], None]]] = {
     "`selector`": selector,
     "`changes-only`": changes_only,
     "`incarnation`": incarnation,
+    "JSON": values_as_json,
 }

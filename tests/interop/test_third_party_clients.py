@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.refined_features import LIBRARIES_REFINED, REFINED_FEATURES
-from tests.interop.third_party import LIBRARIES, Cell, Library, ThirdPartyClient, counter
+from tests.interop.third_party import LIBRARIES, WEB_LIBRARIES, Cell, Library, ThirdPartyClient, counter
+from tests.interop.web_features import EVERY_BYTE, OVER_WEB_SOCKET
 from tests.support.gateway_process import GatewayProcess
 from tests.support.raw_client import RawClient
 
@@ -54,7 +55,6 @@ SCHEMAS = {
          "fields": [{"name": "count", "type": "long"}, {"name": "label", "type": "string"}]}
         """,
 }
-EVERY_BYTE = bytes(range(256)) * 2 + b"\0\n\0\r\n\0\n\n"
 
 
 def connect(cell: Cell) -> None:
@@ -194,6 +194,14 @@ FEATURES: dict[str, Callable[[Cell], None]] = {
     "binary": binary,
 }
 
+# Of clients over WebSocket: those of web_features, and two of those above.
+WEB_FEATURES: dict[str, Callable[[Cell], None]] = {**OVER_WEB_SOCKET, "ack": ack, "heart-beats": heart_beats}
+WEB_CANNOT = {
+    (name, feature): "itself" for name in ("@maxam/client", "maxam (Python)") for feature in ("ack", "heart-beats")
+}
+# Tyrus drops what came together with the end of the TLS connection, so the ERROR is lost.
+WEB_CANNOT["Spring's WebSocketStompClient", "refusal"] = "no"
+
 # Cells that cannot run, with the reason. Everything else runs.
 CANNOT: dict[tuple[str, str, str], str] = {}
 
@@ -239,6 +247,17 @@ NOTES: dict[str, tuple[str, ...]] = {
         "`Stomp::Connection` with `reliable: false` shows errors instead of connecting again forever.",
         "It adds `content-type` to every SEND that has none; receivers see that header.",
     ),
+    "Clients over WebSocket": (
+        "Each connection needs a new ticket. `beforeConnect` of stompjs and rx-stomp is the place to get it.",
+        "Java's containers send an `Origin` of their own, as browsers do (Tyrus: the host of the gateway). Set one that the"
+        " operator has listed in `[web] origins`: `WebSocketHttpHeaders.setOrigin`.",
+        "Spring's WebSocketStompClient asks for no subprotocol, which the gateway answers with 400 `no-common-version`:"
+        ' `setSecWebSocketProtocol(List.of("v12.stomp"))`. It sends a body as binary only with'
+        " `content-type:application/octet-stream`; set it for all but text.",
+        "Tyrus drops data that comes together with the end of the TLS connection. So a program with it sees the end of the"
+        " connection, but not the ERROR before it. The log of the gateway has the reason.",
+        "Node.js: give the package `ws` the authority of the gateway, `new WebSocket(url, protocols, { ca })`.",
+    ),
 }
 
 
@@ -270,7 +289,7 @@ def test_cell(gateway: GatewayProcess, name: str, version: str, feature: str) ->
     """The library can use the feature in that version, as the feature's own sentence states."""
     if reason := CANNOT.get((name, version, feature)):
         pytest.skip(reason)
-    run(FEATURES[feature], Cell.make(name, version, gateway, feature))
+    run(FEATURES[feature], Cell.make(LIBRARIES[name], version, gateway, feature))
 
 
 @pytest.mark.parametrize("feature", REFINED_FEATURES)
@@ -279,7 +298,7 @@ def test_cell(gateway: GatewayProcess, name: str, version: str, feature: str) ->
 )
 def test_refined_subscription(gateway: GatewayProcess, name: str, version: str, feature: str) -> None:
     """The library can use a header that refines a subscription, as the sentence of the feature specifies."""
-    run(REFINED_FEATURES[feature], Cell.make(name, version, gateway, feature))
+    run(REFINED_FEATURES[feature], Cell.make(LIBRARIES[name], version, gateway, feature))
 
 
 @pytest.mark.slow
@@ -362,6 +381,20 @@ def document() -> str:
             lines.append(f"| {name} | {version} |{' yes |' * len(REFINED_FEATURES)}")
     lines += ["", "The columns:", ""]
     lines += [wrapped(f"- **{name}**: {scenario.__doc__}") for name, scenario in REFINED_FEATURES.items()]
+    lines += [
+        "",
+        "These clients were tried over WebSocket with a [ticket](web.md#make-a-ticket), as pages and programs",
+        "without a certificate connect. The two of maxam send ACKs and heart-beats by themselves.",
+        "",
+        f"| client | version | {' | '.join(WEB_FEATURES)} |",
+        f"|---|---|{'---|' * len(WEB_FEATURES)}",
+    ]
+    for library in WEB_LIBRARIES.values():
+        for version in library.versions:
+            cells = [WEB_CANNOT.get((library.name, feature), "yes") for feature in WEB_FEATURES]
+            lines.append(f"| {library.name} | {version} | {' | '.join(cells)} |")
+    lines += ["", "The columns that are new here:", ""]
+    lines += [wrapped(f"- **{name}**: {scenario.__doc__}") for name, scenario in OVER_WEB_SOCKET.items()]
     lines += [
         "",
         "One more test lets all libraries be silent together. The gateway then closes only a connection that",

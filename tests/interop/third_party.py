@@ -8,10 +8,13 @@ Bodies are base64.
 import base64
 import contextlib
 import functools
+import hashlib
+import http.client
 import itertools
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -42,12 +45,14 @@ class Library:
         command: Command that runs our program for it.
         probe: A command that ends with 0 where the library is installed.
         versions: STOMP versions that it speaks.
+        web: It connects over WebSocket, with a ticket.
     """
 
     name: str
     command: tuple[str, ...]
     probe: tuple[str, ...]
     versions: tuple[str, ...] = ("1.1", "1.2")
+    web: bool = False
 
     def require(self) -> None:
         """Skip the test where the library is missing; fail where that may not be (CI=true)."""
@@ -57,7 +62,7 @@ class Library:
                 pytest.fail(text)
             pytest.skip(text)
 
-    @functools.cache  # noqa: B019  # there are five of them, for ever
+    @functools.cache  # noqa: B019  # there are ten of them, for ever
     def problem(self) -> str:
         """Return the reason why the library cannot be used. Empty if it can."""
         if shutil.which(self.probe[0]) is None:
@@ -78,6 +83,38 @@ LIBRARIES = {
             ("perl", "-MNet::Stomp", "-MIO::Socket::SSL", "-MJSON::PP", "-e", "1"),
         ),
         Library("Ruby stomp", ("ruby", "-W0", "ruby_stomp.rb"), ("ruby", "-rstomp", "-ropenssl", "-e", "1")),
+    )
+}
+
+
+_NODE = "node"
+SPRING = PROGRAMS / "spring"
+
+
+def spring_class_path(folder: Path) -> str:
+    """Compile the program that uses Spring into a folder, if its jars (deploy/fetch-jars) are here. Return the class path."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    jars = f"{cache}/maxam/spring-{hashlib.sha256((SPRING / 'jars.sha256').read_bytes()).hexdigest()[:12]}/*"
+    if shutil.which("javac"):  # `Library.require` reports what is missing
+        subprocess.run(["javac", "-cp", jars, "-d", folder, SPRING / "SpringWebSocket.java"], check=False)
+    return f"{folder}:{jars}"
+
+
+WEB_LIBRARIES = {
+    library.name: library
+    for library in (
+        Library("@stomp/stompjs", (_NODE, "stompjs.mjs"), (_NODE, "stompjs.mjs", "--probe"), web=True),
+        Library("@stomp/rx-stomp", (_NODE, "rx_stomp.mjs"), (_NODE, "rx_stomp.mjs", "--probe"), web=True),
+        Library(
+            "Spring's WebSocketStompClient",
+            ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "SpringWebSocket"),  # CLASSPATH: spring_class_path
+            ("java", "SpringWebSocket", "--probe"),
+            web=True,
+        ),
+        Library(
+            "@maxam/client", (_NODE, "maxam_client.mjs"), (_NODE, "maxam_client.mjs", "--probe"), ("1.2",), web=True
+        ),
+        Library("maxam (Python)", (sys.executable, "maxam_python.py"), (sys.executable, "-c", ""), ("1.2",), web=True),
     )
 }
 
@@ -114,6 +151,9 @@ class ThirdPartyClient:
             "certificate": str(gateway.certificates / f"{name}.pem"),
             "key": str(gateway.certificates / f"{name}.key"),
         }
+        if library.web:
+            self._settings["url"] = f"wss://localhost:{gateway.web_port}/stomp"
+        self._gateway = gateway
         self._receipts = itertools.count(1)
         self._changed = threading.Condition()
         self._events: list[dict[str, Any]] = []
@@ -140,8 +180,15 @@ class ThirdPartyClient:
     def connect(self, client_id: str | None = None, heart_beat: tuple[int, int] = (0, 0), **options: str) -> Headers:
         """Connect, and give the headers of CONNECTED."""
         headers = options if client_id is None else {"client-id": client_id, **options}
+        if self.library.web and "passcode" not in headers:
+            headers = {"login": "ticket", "passcode": make_ticket(self._gateway), **headers}
         self._tell("connect", **self._settings, headers=headers, heart_beat=heart_beat)
         return _headers(self._take(lambda event: event["event"] == "connected"))
+
+    def refusal(self, **options: str) -> Headers:
+        """Try to connect, and give the headers of the ERROR."""
+        self._tell("connect", **self._settings, headers=options, heart_beat=(0, 0))
+        return _headers(self._take(lambda event: event["event"] == "error", closing=True))
 
     def subscribe(self, subscription: str, glob: str, **options: str) -> Headers:
         """Subscribe, and give the headers of the RECEIPT."""
@@ -227,6 +274,21 @@ class ThirdPartyClient:
                 pipe.close()
 
 
+def make_ticket(gateway: GatewayProcess) -> str:
+    """Make a ticket with the certificate `subscriber`, for its own rights, as the server of a page does it."""
+    tls = ssl.create_default_context(cafile=gateway.certificates / "ca.pem")
+    tls.load_cert_chain(gateway.certificates / "subscriber.pem", gateway.certificates / "subscriber.key")
+    assert gateway.admin_port is not None
+    connection = http.client.HTTPSConnection("localhost", gateway.admin_port, context=tls, timeout=PATIENCE_S)
+    try:
+        wish = {"principal": "page", "receive": ["X/Interop.*"], "send": ["X/Interop.*"]}
+        headers = {"content-type": "application/json", "maxam-admin": "1"}
+        connection.request("POST", "/v1/tickets", json.dumps(wish), headers)
+        return str(json.load(connection.getresponse())["ticket"])
+    finally:
+        connection.close()
+
+
 def counter(count: int) -> bytes:
     """Encode a Counter, 0 to 63: a datum in which a NUL is nothing special."""
     return bytes((count * 2, 6)) + b"abc"
@@ -242,10 +304,10 @@ class Cell:
     place: str
 
     @classmethod
-    def make(cls, name: str, version: str, gateway: GatewayProcess, feature: str) -> Self:
-        """Return the cell of a library by its name, with a place named after all of them."""
-        words = f"{name}-{version}-{feature}".replace(".", "_")
-        return cls(LIBRARIES[name], version, gateway, "".join(c if c.isalnum() else "-" for c in words))
+    def make(cls, library: Library, version: str, gateway: GatewayProcess, feature: str) -> Self:
+        """Return the cell of a library, with a place named after all of them."""
+        words = f"{library.name}-{version}-{feature}".replace(".", "_")
+        return cls(library, version, gateway, "".join(c if c.isalnum() else "-" for c in words))
 
     def client(self) -> ThirdPartyClient:
         """Start a program that uses the library."""

@@ -102,6 +102,7 @@ class GatewayProcess:
     Attributes:
         port: Where STOMP clients connect, on 127.0.0.1. A new one after each start, except with `keep_port`.
         admin_port: Where operators connect, or None when the gateway runs without.
+        web_port: Where clients with a ticket connect, or None when the gateway runs without.
         folder: Its working folder: `maxam.toml`, `policy.toml`, `schemas/`, `journal/`, `log`.
         certificates: Folder as made by `issue_development_certificates`.
         program: An installed maxam-gateway, for the next start. None for the one of this tree.
@@ -130,6 +131,7 @@ class GatewayProcess:
         self.certificates = certificates
         self.port = 0
         self.admin_port: int | None = None
+        self.web_port: int | None = None
         self._process: subprocess.Popen[str] | None = None
         if not isinstance(schemas, Path):
             texts, schemas = schemas, folder / "schemas"
@@ -172,6 +174,7 @@ class GatewayProcess:
             self._process, addresses = launch(arguments, self.folder / "log", alone, str(self.program))
         self.port = port_of(addresses["tls"]) if "tls" in addresses else 0  # 0: an observer
         self.admin_port = port_of(addresses["admin"]) if "admin" in addresses else None
+        self.web_port = port_of(addresses["web"]) if "web" in addresses else None
 
     def stop(self) -> int:
         """Ask it to stop, as systemd does, and give its exit code."""

@@ -13,7 +13,7 @@ process.chdir(here);
 const { values } = parseArgs({
   options: { out: { type: "string" }, tests: { type: "boolean" }, example: { type: "boolean" } },
 });
-const common = { bundle: true, format: "esm", target: "es2022", charset: "utf8", logLevel: "warning" };
+const common = { absWorkingDir: here, bundle: true, format: "esm", target: "es2022", charset: "utf8", logLevel: "warning" };
 
 if (values.tests) {
   const out = values.out ?? "build/tests";

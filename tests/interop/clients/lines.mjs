@@ -1,6 +1,7 @@
 // The line protocol of third_party.py, for the clients that run in Node.js.
 import { createInterface } from 'node:readline';
 import { readFileSync } from 'node:fs';
+import { WebSocket } from 'ws';
 
 export function tell(event, rest = {}) {
   process.stdout.write(JSON.stringify({ event, ...rest }) + '\n');
@@ -13,6 +14,16 @@ export function credentials(command) {
     ca: readFileSync(command.ca),
     cert: readFileSync(command.certificate),
     key: readFileSync(command.key),
+  };
+}
+
+// Have the WebSockets of this process trust an authority. A browser has its own WebSocket and its own authorities.
+export function trust(file) {
+  const ca = readFileSync(file);
+  globalThis.WebSocket = class extends WebSocket {
+    constructor(url, protocols) {
+      super(url, protocols, { ca });
+    }
   };
 }
 

@@ -1,8 +1,8 @@
-// Drives @stomp/stompjs over @stomp/tcp-wrapper for third_party.py.
+// Drives @stomp/stompjs for third_party.py: over @stomp/tcp-wrapper, or over WebSocket if there is a `url`.
 import { connect as tlsConnect } from 'node:tls';
 import { Client, Versions } from '@stomp/stompjs';
 import { TCPWrapper } from '@stomp/tcp-wrapper';
-import { credentials, identity, serve, tell } from './lines.mjs';
+import { credentials, identity, serve, tell, trust } from './lines.mjs';
 
 // The wrapper opens its socket in its constructor, so the certificates cannot be a field of the subclass.
 function tlsSocketFactory(options) {
@@ -21,8 +21,9 @@ const watch = ({ receipt }) => client.watchForReceipt(receipt, (frame) => tell('
 
 serve({
   connect(command) {
+    if (command.url) trust(command.ca);
     client = new Client({
-      webSocketFactory: tlsSocketFactory(credentials(command)),
+      ...(command.url ? { brokerURL: command.url } : { webSocketFactory: tlsSocketFactory(credentials(command)) }),
       connectHeaders: { host: 'MAXVAPI', ...command.headers },
       stompVersions: new Versions([command.version]),
       heartbeatOutgoing: command.heart_beat[0],
