@@ -79,6 +79,7 @@ def print_times(console: Console, reports: Sequence[Report]) -> None:
         for group in report.groups:
             rows.setdefault(f"{group.name}: latency", []).append(quantiles_ms(group.latency))
             rows.setdefault(f"{group.name}: staleness", []).append(quantiles_ms(group.staleness))
+            rows.setdefault(f"{group.name}: staleness with drain", []).append(quantiles_ms(group.staleness_with_drain))
     for title, found in rows.items():
         seen = [row for row in found if row is not None]
         if seen:

@@ -13,6 +13,8 @@ SECONDS_MAX: Final = 3600.0  # each second has a histogram of its own
 OBSERVE_AT_MAXIMUM: Final = 50
 ACKS: Final = ("auto", "client", "client-individual")
 
+USER_HEADERS: Final = 3
+
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -127,6 +129,11 @@ class Plan:
                 )
             if group.durable and group.each_topic:
                 raise LoadError(f"the {group.name} are durable and subscribe to each topic; give one of the two")
+
+
+def user_headers(number: int) -> Headers:
+    """Return short user headers that make a SEND have N of them with the one of the load itself."""
+    return tuple((f"user-{n}", f"value-{n}") for n in range(2, number + 1))
 
 
 def wanted_topics(plan: Plan) -> dict[str, Sequence[int]]:

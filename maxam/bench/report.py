@@ -36,6 +36,7 @@ class GroupReport:
     values_possible: int  # SENDs on topics that each wants, summed over the subscribers
     latency: Histogram
     staleness: Histogram
+    staleness_with_drain: Histogram  # also of values taken up after the publishers stopped
     staleness_by_second: list[Histogram]
     messages_by_second: list[int]
     observe: int
@@ -126,6 +127,7 @@ def _group_json(group: GroupReport) -> dict[str, Any]:
         "conflated": group.conflated,
         "latency_ms": quantiles_ms(group.latency),
         "staleness_ms": quantiles_ms(group.staleness),
+        "staleness_with_drain_ms": quantiles_ms(group.staleness_with_drain),
         "observe": group.observe,
         "observed": group.observed,
         "foreign": group.foreign,
@@ -206,6 +208,7 @@ def _group(
         values_possible=sum(possible[group.globs[n % len(group.globs)]] for n in range(group.connections)),
         latency=merged(part.latency for part in received) if group.delay_ms else staleness,
         staleness=staleness,
+        staleness_with_drain=merged([staleness, *(part.drain for part in received)]),
         staleness_by_second=by_second,
         messages_by_second=[sum(counts) for counts in zip(*(part.per_second for part in received), strict=True)],
         observe=group.observe if group.counts_only else 1,

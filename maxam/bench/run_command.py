@@ -15,7 +15,7 @@ from maxam.bench import chart as charts
 from maxam.bench.bodies import METER_READING, avro_bodies, read_schemas, text_bodies
 from maxam.bench.kills import check_options, kill_leader
 from maxam.bench.output import console, print_reports, progress
-from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, Headers, Plan, SubscriberGroup
+from maxam.bench.plan import ACKS, OBSERVE_AT_MAXIMUM, USER_HEADERS, Headers, Plan, SubscriberGroup, user_headers
 from maxam.bench.report import Report
 from maxam.bench.run import run as run_plan
 from maxam.bench.syntax import SYNTAXES, DestinationSyntax
@@ -121,6 +121,13 @@ _FILE: Final = click.Path(path_type=Path)
 @click.option("--eager", is_flag=True, help="Subscribe with eager:true.")
 @click.option(
     "--durable", is_flag=True, help="Subscribe with durable:true and a client-id; ended for good after the run."
+)
+@click.option(
+    "--user-headers",
+    type=click.IntRange(1),
+    default=USER_HEADERS,
+    show_default=True,
+    help="Number of user headers of each SEND, with the one that the load itself needs. The others are short.",
 )
 @click.option(
     "--send-header",
@@ -321,7 +328,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         per_second=options["rate"] or 0.0,
         window=options["window"],
         receipts=options["receipts"],
-        headers=_send_headers(options["send_headers"]),
+        headers=(*user_headers(options["user_headers"]), *_send_headers(options["send_headers"])),
         warm_up_s=options["warm_up_s"].total_seconds(),
         seconds=options["seconds"].total_seconds(),
         settle_s=options["settle_s"].total_seconds(),

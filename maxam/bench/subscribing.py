@@ -31,7 +31,8 @@ class Received:
         default_factory=Histogram
     )  # from the stamp to when it was received, during the measurement
     staleness: list[Histogram] = field(default_factory=list)  # from the stamp to when it was taken up, of each second
-    observed: int = 0  # messages that the histograms hold
+    drain: Histogram = field(default_factory=Histogram)  # the same, after the publishers stopped
+    observed: int = 0  # messages of the measurement that the histograms hold
     foreign: int = 0  # values that this run did not send
     disordered: int = 0
     unwanted: int = 0  # last values of topics that the glob does not match
@@ -190,7 +191,7 @@ class _Loop:
         self._poll: Final = select.epoll()
         self._meter: Final = Meter(times)
         self._unsettled = len(subscribers)
-        self._elsewhere: Final = Histogram()  # ages outside the measurement
+        self._warm_up: Final = Histogram()  # ages before the measurement, which nothing reports
 
     def result(self) -> Received:
         """Return what was seen."""
@@ -229,9 +230,7 @@ class _Loop:
                     result.measured += count
                     result.per_second[second] += count
                     result.observed += len(stamps)
-                subscriber.tally.note(
-                    stamps, now_ns - times.origin_ns, self._elsewhere if second < 0 else result.staleness[second]
-                )
+                subscriber.tally.note(stamps, now_ns - times.origin_ns, self._ages(now_ns, second))
                 result.foreign += len(taken) - count if taken else 0
                 subscriber.acknowledge(taken)
                 self._look(subscriber, now_ns)
@@ -285,9 +284,13 @@ class _Loop:
             result.measured += len(stamps)
             result.per_second[second] += len(stamps)
             result.observed += len(stamps)
-        subscriber.tally.note(
-            stamps, now_ns - times.origin_ns, self._elsewhere if second < 0 else result.staleness[second]
-        )
+        subscriber.tally.note(stamps, now_ns - times.origin_ns, self._ages(now_ns, second))
+
+    def _ages(self, now_ns: int, second: int) -> Histogram:
+        """Return the histogram of a value that is taken up in this second of the measurement, or -1."""
+        if second >= 0:
+            return self._result.staleness[second]
+        return self._warm_up if now_ns < self._times.end_ns else self._result.drain
 
     def _look(self, subscriber: _Subscriber, now_ns: int) -> None:
         """Note when a subscriber holds every last value."""

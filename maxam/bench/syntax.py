@@ -1,4 +1,4 @@
-"""How a broker writes destinations and wildcards: MaXaM, RabbitMQ's topic exchange, ActiveMQ's topics."""
+"""How a broker writes destinations and wildcards: MaXaM, RabbitMQ's topic exchange, topics of ActiveMQ and Artemis."""
 
 import enum
 import re
@@ -108,4 +108,7 @@ def _dotted(name: str, wildcards: Wildcards) -> DestinationSyntax:
 MAXAM: Final = DestinationSyntax("maxam", "X/EGM.Q.{n:06}.EGMMeterReading", "X/EGM.*", Wildcards.MAXAM)
 RABBITMQ: Final = _dotted("rabbitmq", Wildcards.AMQP)
 ACTIVEMQ: Final = _dotted("activemq", Wildcards.ACTIVEMQ)
-SYNTAXES: Final[Mapping[str, DestinationSyntax]] = {syntax.name: syntax for syntax in (MAXAM, RABBITMQ, ACTIVEMQ)}
+ARTEMIS: Final = _dotted("artemis", Wildcards.AMQP)
+SYNTAXES: Final[Mapping[str, DestinationSyntax]] = {
+    syntax.name: syntax for syntax in (MAXAM, RABBITMQ, ACTIVEMQ, ARTEMIS)
+}

@@ -1,18 +1,17 @@
 """The gateway and its peers in one run: each on one core alone, in turn, with the load on the other cores.
 
-All have mutual TLS, a receipt on every SEND and the same bodies. Only the gateway checks rights and schemas, and syncs its journal
-before it answers. Only the gateway has 100 globs, a durable subscription and a subscriber that takes 2 ms a message beside the load.
+All have mutual TLS, a receipt on every SEND and the same bodies. Only the gateway checks rights and schemas. Only the gateway, and a
+peer configured for it, syncs its journal before it answers. Only the gateway has 100 globs, a durable subscription and a subscriber that takes 2 ms a message beside the load.
 """
 
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -26,19 +25,41 @@ from maxam.bench.chart import check
 from maxam.bench.errors import LoadError
 from maxam.bench.histogram import Histogram
 from maxam.bench.output import console, progress, rounded
-from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
+from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Headers, Plan, SubscriberGroup
+from maxam.bench.plan import user_headers as further_headers
 from maxam.bench.report import Report
 from maxam.bench.run import Show, run
 from maxam.bench.syntax import MAXAM
 from tests.benchmarks.brokers.activemq import activemq
 from tests.benchmarks.brokers.activemq import installed as activemq_installed
+from tests.benchmarks.brokers.artemis import Kind, artemis
+from tests.benchmarks.brokers.artemis import installed as artemis_installed
 from tests.benchmarks.brokers.broker import Broker
 from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.brokers.rabbitmq import installed as rabbitmq_installed
 from tests.benchmarks.brokers.rabbitmq import rabbitmq
-from tests.benchmarks.chart import FRESHNESS, OURS, THROUGHPUT, AgeLine, Bars, draw_freshness, draw_throughput
+from tests.benchmarks.chart import (
+    FRESHNESS,
+    OURS,
+    THROUGHPUT,
+    AgeLine,
+    Bars,
+    Spread,
+    draw_freshness,
+    draw_throughput,
+)
 from tests.benchmarks.connections import come_and_go, held
-from tests.benchmarks.suite import BODY_BYTES, BROKER_CORE, Outcome, answers, broker_core_option, company, shared_out
+from tests.benchmarks.machine import BODY_BYTES, machine, yardsticks
+from tests.benchmarks.suite import (
+    BROKER_CORE,
+    Outcome,
+    answer,
+    answers,
+    broker_core_option,
+    company,
+    shared_out,
+    user_headers_option,
+)
 
 ONE_TO_ONE: Final = "one to one, SEND/s"
 ONE_TO_TWENTY: Final = "one to twenty, MESSAGE/s"
@@ -60,13 +81,14 @@ class Contender:
     start: Callable[[frozenset[int]], AbstractContextManager[Broker]]
     installed: Callable[[], bool] = lambda: True
     last_value: bool = False  # a peer configured for freshness, measured by nothing else
-    warms_up: bool = False
+    warm_up: float = 0.0  # how many times --warm-up-s it needs until its Java is compiled
 
 
 CONTENDERS: Final[Mapping[str, Contender]] = {
     OURS: Contender("MaXaM", gateway),
+    f"{OURS}-no-fsync": Contender("MaXaM, no fsync", lambda cores: gateway(cores, durability="none")),
     "rabbitmq": Contender("RabbitMQ", rabbitmq, rabbitmq_installed),
-    "activemq": Contender("ActiveMQ", activemq, activemq_installed, warms_up=True),
+    "activemq": Contender("ActiveMQ", activemq, activemq_installed, warm_up=1.0),
     "rabbitmq-last-value": Contender(
         "RabbitMQ, one-message queues",
         lambda cores: rabbitmq(cores, last_value=True),
@@ -78,9 +100,34 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
         lambda cores: activemq(cores, last_value_topics=FRESHNESS_TOPICS),
         activemq_installed,
         last_value=True,
-        warms_up=True,
+        warm_up=1.0,
     ),
 }
+_ARTEMIS_WARM_UP: Final = (
+    5.0  # a minute: it does 7,700 SEND/s when it is cold, 17,000 after 10 s and twice as many after 60 s
+)
+_ARTEMIS: Final = {
+    "artemis": ("Artemis", Kind.TRANSIENT),
+    "artemis-fsync": ("Artemis, fsync", Kind.FSYNC),
+    "artemis-last-value": ("Artemis, last-value queues", Kind.LAST_VALUE),
+}
+
+
+def contenders(artemis_home: Path | None = None) -> dict[str, Contender]:
+    """Return all that can be compared, by name; Artemis is in a folder that the user gives."""
+    return {
+        **CONTENDERS,
+        **{
+            name: Contender(
+                label,
+                partial(artemis, home=artemis_home, kind=kind),
+                partial(artemis_installed, artemis_home),
+                last_value=kind is Kind.LAST_VALUE,
+                warm_up=_ARTEMIS_WARM_UP,
+            )
+            for name, (label, kind) in _ARTEMIS.items()
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +139,7 @@ class Round:
     seconds: float
     warm_up_s: float  # 0 for one that needs none
     cores: frozenset[int]  # of the load
+    headers: Headers  # further ones of each SEND
     show: Show | None
 
     def plan(self, *groups: SubscriberGroup) -> Plan:
@@ -100,7 +148,7 @@ class Round:
             self.broker.target,
             self.bodies,
             groups,
-            headers=self.broker.send_headers,
+            headers=(*self.headers, *self.broker.send_headers),
             seconds=self.seconds,
             settle_s=_SETTLE_S,
             cores=self.cores,
@@ -139,6 +187,7 @@ def known(values: Iterable[float | None]) -> list[float]:
 class Results:
     """The results of all runs, by the name of the contender."""
 
+    machine: Mapping[str, object] = field(default_factory=dict)
     figures: dict[str, dict[str, list[float | None]]] = field(
         default_factory=dict
     )  # then of the figure: one of each run
@@ -163,12 +212,9 @@ class Results:
                 found[name] = statistics.median(seen)
         return found
 
-    def age_medians_ms(self) -> dict[str, list[float | None]]:
-        """Return for each contender the median over the runs of each second's median age."""
-        return {
-            name: [statistics.median(seen) if (seen := known(second)) else None for second in zip(*runs, strict=True)]
-            for name, runs in self.ages_ms.items()
-        }
+    def age_medians_ms(self) -> dict[str, list[Spread | None]]:
+        """Return for each contender the spread over the runs of each second's median age."""
+        return {name: [Spread.of(second) for second in zip(*runs, strict=True)] for name, runs in self.ages_ms.items()}
 
 
 def throughput(round_: Round, subscribers: int, title: str) -> Outcome:
@@ -222,6 +268,8 @@ def freshness(round_: Round) -> Outcome:
     return Outcome(
         {
             "freshness, age p50 ms": _ms(of_slow.staleness, 0.5),
+            "freshness, age p99 ms": _ms(of_slow.staleness, 0.99),
+            "freshness, age p99 with the drain, ms": _ms(of_slow.staleness_with_drain, 0.99),
             "freshness, age p50 in the last second, ms": ages_ms(report)[-1],
             "freshness, holds every last value after s": None if settled_ms is None else settled_ms / 1e3,
             "freshness, slow consumer: MESSAGE/s": of_slow.messages_per_s,
@@ -295,17 +343,24 @@ class Comparison:
         warm_up_s: float,
         as_json: bool,
         broker_core: int = BROKER_CORE,
+        headers: Headers = (),
+        found: Mapping[str, Contender] = CONTENDERS,
     ) -> None:
-        """Take what is to be compared.
+        """Take what is to be compared: names of the contenders that were found.
 
         Raises:
             LoadError: A peer is not installed, or the machine has no core for the load.
         """
-        lacking = [name for name in names if not CONTENDERS[name].installed()]
+        lacking = [name for name in names if not found[name].installed()]
         if lacking:
             others = [name for name in names if name not in lacking]
             without = f", or leave them out: {' '.join([f'--brokers {name}' for name in others])}" if others else ""
-            raise LoadError(f"not installed: {', '.join(lacking)}; run deploy/install-bench-peers as root{without}")
+            install = "run deploy/install-bench-peers as root"
+            if all(name in _ARTEMIS for name in lacking):
+                install = "give the folder of an unpacked release with --artemis"
+            raise LoadError(f"not installed: {', '.join(lacking)}; {install}{without}")
+        self._contenders: Final = found
+        self._headers: Final = headers
         self._names: Final = names
         self._seconds: Final = seconds
         self._runs: Final = runs
@@ -322,39 +377,42 @@ class Comparison:
 
         One that cannot be done is a problem of its broker, and missing.
         """
-        results = Results()
+        results = Results(machine())
         for number in range(self._runs):
             for measurement in measurements:
                 for name in turn(self._names, number):
-                    if measurement == "freshness" or not CONTENDERS[name].last_value:
+                    if measurement == "freshness" or not self._contenders[name].last_value:
                         self._measure(results, number, measurement, name)
         print_results(self._console, self._names, results)
         return results
 
     def _measure(self, results: Results, number: int, measurement: str, name: str) -> None:
-        contender = CONTENDERS[name]
+        contender = self._contenders[name]
         title = f"{number + 1}/{self._runs} {measurement}, {name}"
-        warm_up_s = self._warm_up_s if contender.warms_up else 0.0
+        warm_up_s = self._warm_up_s * contender.warm_up
         try:
+            found = answer(yardsticks, cores=self._broker_cores)
             with progress(Console(stderr=True), title) as show, contender.start(self._broker_cores) as broker:
-                round_ = Round(broker, self._bodies, self._seconds, warm_up_s, self._cores, show)
+                round_ = Round(broker, self._bodies, self._seconds, warm_up_s, self._cores, self._headers, show)
                 outcome = MEASUREMENTS[measurement](round_)
         except LoadError as error:  # the others are worth having
             results.problems.append((name, f"{measurement} was not measured: {error}"))
             return
         results.brokers[name] = f"{broker.version}, {broker.configuration}"
+        beside = {f"{measurement}, {yardstick}": value for yardstick, value in found.items()}
+        outcome = replace(outcome, figures={**outcome.figures, **beside})
         results.note(name, outcome)
         if measurement == "freshness" and outcome.report is not None:
             results.ages_ms.setdefault(name, []).append(ages_ms(outcome.report))
         if self._as_json:
-            found = {} if outcome.report is None else outcome.report.as_json()
             line = {
-                **found,
+                **({} if outcome.report is None else outcome.report.as_json()),
                 "measurement": measurement,
                 "broker": name,
                 "version": broker.version,
                 "configuration": broker.configuration,
                 "run": number + 1,
+                "machine": results.machine,
                 "figures": dict(outcome.figures),
             }
             sys.stdout.write(json.dumps(line) + "\n")
@@ -363,11 +421,9 @@ class Comparison:
 
 def print_results(to: Console, names: Sequence[str], results: Results) -> None:
     """Print what was compared, a table of medians with ratios, and what is to be known about them."""
-    cores = len(os.sched_getaffinity(0))
-    to.print(
-        f"Python {platform.python_version()}, {cores} cores, {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC",
-        highlight=False,
-    )
+    said = [f"{name.replace('_', ' ')}: {value}" for name, value in results.machine.items()]
+    said.append(time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()))
+    to.print("; ".join(said), highlight=False, soft_wrap=True)
     for name in names:
         if name in results.brokers:
             to.print(f"{name}: {results.brokers[name]}", highlight=False, soft_wrap=True)
@@ -380,7 +436,7 @@ def print_results(to: Console, names: Sequence[str], results: Results) -> None:
         for position, name in enumerate(name for name in names if name in of_brokers):
             found = of_brokers[name]
             shown = [rounded(value) for value in (medians[name], min(found), max(found))] if found else ["-"] * 3
-            table.add_row(figure if not position else "", name, *shown, "" if "%" in figure else _ratio(medians, name))
+            table.add_row(figure if not position else "", name, *shown, _ratio(figure, medians, name))
         table.add_section()
     to.print(table)
     for style, word, texts in (("yellow", "warning", results.warnings), ("red", "finding", results.problems)):
@@ -388,8 +444,8 @@ def print_results(to: Console, names: Sequence[str], results: Results) -> None:
             to.print(f"{word}, {name}: {text}", style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _ratio(medians: Mapping[str, float], name: str) -> str:
-    if name == OURS or OURS not in medians or not medians.get(name):
+def _ratio(figure: str, medians: Mapping[str, float], name: str) -> str:
+    if name == OURS or OURS not in medians or not medians.get(name) or "%" in figure or "yardstick" in figure:
         return ""
     return f"{medians[OURS] / medians[name]:.3g}"
 
@@ -404,7 +460,7 @@ def draw(results: Results, folder: Path) -> None:
         ages = results.age_medians_ms()
         lines = {
             name: AgeLine(contender.label, ages[name], name.split("-")[0], contender.last_value)
-            for name, contender in CONTENDERS.items()
+            for name, contender in contenders().items()
             if name in ages
         }
         draw_freshness(list(lines.values()), folder / FRESHNESS)
@@ -413,8 +469,12 @@ def draw(results: Results, folder: Path) -> None:
         ("SENDs with a receipt each, one publisher to one subscriber", ONE_TO_ONE),
         ("MESSAGEs, one publisher to twenty subscribers", ONE_TO_TWENTY),
     ):
-        medians = results.medians(figure)
-        bars = [(contender.label, name, medians[name]) for name, contender in CONTENDERS.items() if name in medians]
+        of_brokers = results.figures.get(figure, {})
+        bars = [
+            (contender.label, name, spread)
+            for name, contender in contenders().items()
+            if (spread := Spread.of(of_brokers.get(name, ()))) is not None
+        ]
         if bars:
             panels.append(Bars(title, bars))
     if panels:
@@ -434,15 +494,23 @@ def draw(results: Results, folder: Path) -> None:
 @click.option(
     "--brokers",
     multiple=True,
-    type=click.Choice(list(CONTENDERS)),
-    help="One broker; may be repeated. [default: all]",
+    type=click.Choice(list(contenders())),
+    help="One broker; may be repeated. [default: all, Artemis only with --artemis]",
+)
+@click.option(
+    "--artemis",
+    "artemis_home",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="MAXAM_BENCH_ARTEMIS",
+    show_envvar=True,
+    help="Folder of an unpacked release of Apache ActiveMQ Artemis 2.",
 )
 @click.option(
     "--warm-up-s",
     type=click.FloatRange(0),
     default=12.0,
     show_default=True,
-    help="Load as fast as it goes before each measurement of ActiveMQ, whose Java needs it.",
+    help="Load as fast as it goes before each measurement of ActiveMQ, whose Java needs it. Artemis has five times as much.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one object per run, a line each; the table goes to stderr."
@@ -453,18 +521,21 @@ def draw(results: Results, folder: Path) -> None:
     metavar="FOLDER",
     help="Draw freshness.svg and throughput.svg there; needs maxam[bench].",
 )
+@user_headers_option
 @broker_core_option
 def compare_command(
     seconds: float,
     runs: int,
     only: Sequence[str],
     brokers: Sequence[str],
+    artemis_home: Path | None,
     warm_up_s: float,
     as_json: bool,
     chart: Path | None,
+    user_headers: int,
     broker_core: int,
 ) -> None:
-    """Measure gateway, RabbitMQ and ActiveMQ in one run, as docs/develop/performance.md reports it.
+    """Measure gateway, RabbitMQ, ActiveMQ and Artemis in one run, as docs/develop/performance.md reports it.
 
     Each measurement has a broker of its own, on one core alone, with the load on the other cores. Exits with 1 when something makes
     the gateway's figures untrue; what a peer does not manage is a finding.
@@ -472,9 +543,11 @@ def compare_command(
     if chart is not None:
         chart.mkdir(parents=True, exist_ok=True)
         check(chart / FRESHNESS)
-    names = list(dict.fromkeys(brokers)) or list(CONTENDERS)
+    found = contenders(artemis_home)
+    names = list(dict.fromkeys(brokers)) or list(CONTENDERS if artemis_home is None else found)
     measurements = list(dict.fromkeys(only)) or list(MEASUREMENTS)
-    results = Comparison(names, seconds, runs, warm_up_s, as_json, broker_core).run(measurements)
+    headers = further_headers(user_headers)
+    results = Comparison(names, seconds, runs, warm_up_s, as_json, broker_core, headers, found).run(measurements)
     if chart is not None:
         draw(results, chart)
     if any(name == OURS for name, _ in results.problems):

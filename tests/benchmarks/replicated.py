@@ -26,7 +26,8 @@ from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.brokers.replicated import Nats, maxam_cluster, nats, rabbitmq_cluster
 from tests.benchmarks.chart import OURS
 from tests.benchmarks.compare import Results, print_results, turn
-from tests.benchmarks.suite import BODY_BYTES, Outcome
+from tests.benchmarks.machine import BODY_BYTES, machine
+from tests.benchmarks.suite import Outcome
 
 TOPICS: Final = 1000
 STEADY_PER_S: Final = 2000.0
@@ -104,7 +105,7 @@ def cluster_command(seconds: float, runs: int, window: int, brokers: Sequence[st
     """Measure a cluster beside one gateway, NATS JetStream and RabbitMQ's quorum queues, on three nodes of this machine each."""
     names = list(dict.fromkeys(brokers)) or list(CONTENDERS)
     bodies = tuple(avro_bodies(read_schemas(SCHEMAS), METER_READING, MAXAM.topic(0), _BODIES, BODY_BYTES))
-    results = Results()
+    results = Results(machine())
     for number in range(runs):
         for name in turn(names, number):
             load = os.getloadavg()[0]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,8 @@ from rich.table import Table
 from maxam.bench.bodies import METER_READING, SCHEMAS, avro_bodies, read_schemas
 from maxam.bench.errors import LoadError
 from maxam.bench.output import Figures, console, print_reports, progress, spread
-from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
+from maxam.bench.plan import OBSERVE_AT_MAXIMUM, USER_HEADERS, Headers, Plan, SubscriberGroup
+from maxam.bench.plan import user_headers as further_headers
 from maxam.bench.report import Report
 from maxam.bench.run import Show, run
 from maxam.bench.scanner import Scanner, mark
@@ -29,10 +29,9 @@ from maxam.bench.worker import Channel, Times, Worker
 from tests.benchmarks.brokers.broker import Broker
 from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.connections import come_and_go, held
-from tests.benchmarks.readings import meter_reading_reader
+from tests.benchmarks.machine import BODY_BYTES, handshake_us, interpreter, yardsticks
 
 BROKER_CORE: Final = 0  # the default
-BODY_BYTES: Final = 120
 _BODIES: Final = 1000
 _GLOBS: Final = 100
 _SLOW: Final = SubscriberGroup("slow subscriber", 1, (MAXAM.glob,), ack="client", delay_ms=2.0)
@@ -57,9 +56,16 @@ class Suite:
     """A series of measurements."""
 
     def __init__(
-        self, seconds: float, runs: int, durability: str, as_json: bool, broker_core: int = BROKER_CORE
+        self,
+        seconds: float,
+        runs: int,
+        durability: str,
+        as_json: bool,
+        broker_core: int = BROKER_CORE,
+        headers: Headers = (),
     ) -> None:
         self.seconds: Final = seconds
+        self.headers: Final = headers
         self.durability: Final = durability
         self.bodies: Final = tuple(
             avro_bodies(read_schemas(SCHEMAS), METER_READING, MAXAM.topic(0), _BODIES, BODY_BYTES)
@@ -78,9 +84,7 @@ class Suite:
         """
         if not self._as_json:
             cores = len(os.sched_getaffinity(0))
-            self._console.print(
-                f"Python {platform.python_version()}, {cores} cores, {self._runs} runs", highlight=False
-            )
+            self._console.print(f"{interpreter()}; {cores} cores, {self._runs} runs", highlight=False, soft_wrap=True)
         good = True
         measurements = MEASUREMENTS if measurements is None else measurements
         for name in names:
@@ -88,7 +92,9 @@ class Suite:
             for number in range(self._runs):
                 with progress(Console(stderr=True, quiet=self._as_json), f"{name} {number + 1}/{self._runs}") as show:
                     self.show = show
-                    outcomes.append(measurements[name](self))
+                    found = answer(yardsticks, cores=self.broker_cores)
+                    outcome = measurements[name](self)
+                    outcomes.append(replace(outcome, figures={**outcome.figures, **found}))
                 if self._as_json:
                     print_json(name, outcomes[-1])
             reports = [outcome.report for outcome in outcomes if outcome.report is not None]
@@ -107,7 +113,7 @@ class Suite:
 
     def plan(self, target: Target, *groups: SubscriberGroup) -> Plan:
         """Return a plan of this suite's bodies and times."""
-        return Plan(target, self.bodies, groups, seconds=self.seconds, cores=self.cores)
+        return Plan(target, self.bodies, groups, headers=self.headers, seconds=self.seconds, cores=self.cores)
 
 
 def shared_out(broker_core: int) -> tuple[frozenset[int], frozenset[int]]:
@@ -171,11 +177,9 @@ def company(target: Target) -> Iterator[None]:
 
 def throughput(suite: Suite, subscribers: int) -> Outcome:
     """One publisher as fast as receipts come, N subscribers in ack mode auto on all its topics."""
-    reads_us = _answer(yardstick_us, cores=suite.broker_cores)
     quick = SubscriberGroup("subscribers", subscribers, (MAXAM.glob,), observe=OBSERVE_AT_MAXIMUM)
     with suite.gateway() as broker, company(broker.target):
-        outcome = with_cpu(broker, suite.plan(broker.target, quick, _SLOW), suite.show)
-    return replace(outcome, figures={**outcome.figures, "fastavro: us to read a body": reads_us})
+        return with_cpu(broker, suite.plan(broker.target, quick, _SLOW), suite.show)
 
 
 def latency(suite: Suite) -> Outcome:
@@ -240,7 +244,7 @@ def memory(suite: Suite) -> Outcome:
         plan = replace(suite.plan(broker.target), topics=_TOPICS, once=True, warm_up_s=0.0, seconds=_FILL_S)
         report = run(plan, suite.show)
         after_mib = broker.resident_mib()
-        snapshot_s = _answer(eager_snapshot, broker.target, _TOPICS, cores=suite.cores)
+        snapshot_s = answer(eager_snapshot, broker.target, _TOPICS, cores=suite.cores)
         figures = {
             "MiB": after_mib - before_mib,
             "bytes/topic": (after_mib - before_mib) * 2**20 / _TOPICS,
@@ -262,13 +266,22 @@ def idle(suite: Suite) -> Outcome:
 
 
 def connect(suite: Suite) -> Outcome:
-    """Connect, CONNECT, DISCONNECT with a receipt: how often in a second."""
+    """Connect, CONNECT, DISCONNECT with a receipt: how often in a second, beside a handshake of OpenSSL alone."""
+    openssl_us: float = answer(handshake_us, cores=suite.broker_cores)
     with suite.gateway(MANY_CONNECTS) as broker:
         cpu_s = broker.cpu_s()
         counts = answers([(come_and_go, broker.target, suite.seconds)] * _CHURNERS, suite.cores)
         cpu_s = broker.cpu_s() - cpu_s
     count = sum(counts)
-    return Outcome({"connections/s": count / suite.seconds, "broker: processor us/connection": cpu_s / count * 1e6})
+    each_us = cpu_s / count * 1e6
+    return Outcome(
+        {
+            "connections/s": count / suite.seconds,
+            "broker: processor us/connection": each_us,
+            "yardstick: OpenSSL's handshake alone, us": openssl_us,
+            "of it OpenSSL's handshake, %": 100 * openssl_us / each_us,
+        }
+    )
 
 
 MEASUREMENTS: Final[Mapping[str, Callable[[Suite], Outcome]]] = {
@@ -282,18 +295,6 @@ MEASUREMENTS: Final[Mapping[str, Callable[[Suite], Outcome]]] = {
     "idle": idle,
     "connect": connect,
 }
-
-
-def yardstick_us(_channel: Channel) -> float:
-    """Return what fastavro takes to read a body of the load: machines differ, and are shared."""
-    read = meter_reading_reader(BODY_BYTES)
-    best_s = float("inf")
-    for _ in range(20):
-        begin_s = time.process_time()
-        for _ in range(1000):
-            read()
-        best_s = min(best_s, time.process_time() - begin_s)
-    return best_s * 1000
 
 
 def eager_snapshot(_channel: Channel, target: Target, topics: int) -> float:
@@ -342,11 +343,22 @@ def answers(work: Sequence[tuple[Any, ...]], cores: frozenset[int] | None) -> li
     return [found[worker] for worker in workers]
 
 
-def _answer(function: Callable[..., float], *arguments: Any, cores: frozenset[int] | None) -> float:  # any work
-    answer: float = answers([(function, *arguments)], cores)[0]
-    return answer
+def answer(function: Callable[..., Any], *arguments: Any, cores: frozenset[int] | None) -> Any:
+    """Call a function in a process of its own; return what it returns.
+
+    Raises:
+        LoadError: It fails.
+    """
+    return answers([(function, *arguments)], cores)[0]
 
 
+user_headers_option = click.option(
+    "--user-headers",
+    type=click.IntRange(1),
+    default=USER_HEADERS,
+    show_default=True,
+    help="Number of user headers of each SEND, with the one that the load itself needs.",
+)
 broker_core_option = click.option(
     "--broker-core",
     type=click.IntRange(0),
@@ -369,15 +381,23 @@ broker_core_option = click.option(
     help="Of the gateway's journal.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one object per run, a line each.")
+@user_headers_option
 @broker_core_option
 def suite_command(
-    seconds: float, runs: int, only: Sequence[str], durability: str, as_json: bool, broker_core: int
+    seconds: float,
+    runs: int,
+    only: Sequence[str],
+    durability: str,
+    as_json: bool,
+    user_headers: int,
+    broker_core: int,
 ) -> None:
     """Start gateways on one core and measure them with the load on the other cores, as docs/develop/performance.md reports it.
 
     Each run has a gateway of its own. One-to-one, one-to-twenty and latency have more subscriptions beside the load. 100 globs
     match nothing, a durable subscription is on part of the topics, and one subscriber takes 2 ms for each message.
     """
-    good = Suite(seconds, runs, durability, as_json, broker_core).run(only or tuple(MEASUREMENTS))
+    headers = further_headers(user_headers)
+    good = Suite(seconds, runs, durability, as_json, broker_core, headers).run(only or tuple(MEASUREMENTS))
     if not good:
         sys.exit(1)

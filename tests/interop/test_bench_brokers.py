@@ -11,7 +11,7 @@ import pytest
 from maxam.bench.errors import LoadError
 from maxam.bench.target import Line, Role
 from maxam.stomp.frames import Frame
-from tests.benchmarks.brokers import activemq, maxam, process, rabbitmq
+from tests.benchmarks.brokers import activemq, artemis, maxam, process, rabbitmq
 from tests.benchmarks.brokers.broker import Broker
 from tests.benchmarks.readings import meter_reading
 
@@ -21,6 +21,10 @@ TOPICS = 10
 VALUES = 1000
 
 _RABBITMQ = pytest.mark.skipif(not rabbitmq.installed(), reason="no RabbitMQ here: make test-deps")
+_ARTEMIS_HOME = Path(folder) if (folder := os.environ.get("MAXAM_BENCH_ARTEMIS")) else None
+_ARTEMIS = pytest.mark.skipif(
+    not artemis.installed(_ARTEMIS_HOME), reason="no release of Artemis in $MAXAM_BENCH_ARTEMIS"
+)
 _ACTIVEMQ = pytest.mark.skipif(not activemq.installed(), reason="no ActiveMQ here: make test-deps")
 Start = Callable[[], contextlib.AbstractContextManager[Broker]]
 
@@ -87,6 +91,10 @@ def _lines(broker: Broker) -> Iterator[tuple[Line, Line]]:
         pytest.param(lambda: maxam.gateway(CORES, settings="[limits]\nframe_headers_max = 99"), id="maxam"),
         pytest.param(lambda: rabbitmq.rabbitmq(CORES), id="rabbitmq", marks=_RABBITMQ),
         pytest.param(lambda: activemq.activemq(CORES), id="activemq", marks=_ACTIVEMQ),
+        pytest.param(lambda: artemis.artemis(CORES, _ARTEMIS_HOME), id="artemis", marks=_ARTEMIS),
+        pytest.param(
+            lambda: artemis.artemis(CORES, _ARTEMIS_HOME, artemis.Kind.FSYNC), id="artemis-fsync", marks=_ARTEMIS
+        ),
     ],
 )
 def test_a_value_with_its_user_header_goes_through_each_broker_which_keeps_its_core_and_leaves_nothing(
@@ -121,6 +129,9 @@ def test_a_value_with_its_user_header_goes_through_each_broker_which_keeps_its_c
         pytest.param(lambda: maxam.gateway(CORES, durability="none"), id="maxam"),
         pytest.param(lambda: rabbitmq.rabbitmq(CORES, last_value=True), id="rabbitmq", marks=_RABBITMQ),
         pytest.param(lambda: activemq.activemq(CORES, last_value_topics=TOPICS), id="activemq", marks=_ACTIVEMQ),
+        pytest.param(
+            lambda: artemis.artemis(CORES, _ARTEMIS_HOME, artemis.Kind.LAST_VALUE), id="artemis", marks=_ARTEMIS
+        ),
     ],
 )
 def test_a_last_value_variant_owes_a_consumer_that_waits_two_values_a_topic_at_most(start: Start) -> None:
@@ -154,6 +165,16 @@ def test_what_a_broker_started_ends_with_it(tmp_path: Path) -> None:
         members = process.tree(started.pid)
         assert len(members) == 2
         assert process.resident_mib(started.pid) > process.resident_mib(members[1])
+    assert not [pid for pid in members if _runs(pid)]
+
+
+def test_a_daemon_that_left_the_family_ends_with_its_broker(tmp_path: Path) -> None:
+    """One in a session of its own, whose parent has ended, is no descendant. It is ended all the same, with what it starts."""
+    script = "(setsid sh -c 'echo $$ >pid; sleep 60; true' &) ; until [ -s pid ]; do :; done; echo ready; sleep 60"
+    with process.process(["sh", "-c", script], tmp_path, CORES, "ready") as started:
+        daemon = int((tmp_path / "pid").read_text())
+        assert daemon not in process.tree(started.pid)
+        members = process.tree(daemon)
     assert not [pid for pid in members if _runs(pid)]
 
 

@@ -6,19 +6,15 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
-
 from maxam.bench.errors import LoadError
 from maxam.bench.syntax import ACTIVEMQ
 from tests.benchmarks.brokers.broker import Broker, development_certificates, loopback
+from tests.benchmarks.brokers.java_stores import PASSWORD, SERVER_STORE, TRUST_STORE, write_stores
 from tests.benchmarks.brokers.process import free_port, process
 
 _LIBRARIES: Final = Path("/usr/share/activemq/lib")
 _MAIN: Final = "org.apache.activemq.console.Main"
 _HEAP: Final = "1g"  # all of it from the start: 100,000 messages waiting take some 100 MB
-_PASSWORD: Final = "maxam-bench"  # noqa: S105  # of stores that live as long as the broker, in a folder of ours
 _BEANS: Final = "http://www.springframework.org/schema/beans"
 _CORE: Final = "http://activemq.apache.org/schema/core"
 _CONFIG: Final = f"""
@@ -28,8 +24,8 @@ _CONFIG: Final = f"""
       advisorySupport="false" schedulerSupport="false" dedicatedTaskRunner="false">
     <destinationPolicy><policyMap><policyEntries>{{policy}}</policyEntries></policyMap></destinationPolicy>
     <sslContext>
-      <sslContext keyStore="file:server.p12" keyStoreType="PKCS12" keyStorePassword="{_PASSWORD}"
-        trustStore="file:trust.p12" trustStoreType="PKCS12" trustStorePassword="{_PASSWORD}"/>
+      <sslContext keyStore="file:{SERVER_STORE}" keyStoreType="PKCS12" keyStorePassword="{PASSWORD}"
+        trustStore="file:{TRUST_STORE}" trustStoreType="PKCS12" trustStorePassword="{PASSWORD}"/>
     </sslContext>
     <transportConnectors>
       <transportConnector uri="stomp+ssl://127.0.0.1:{{port}}?needClientAuth=true&amp;transport.enabledProtocols=TLSv1.3"/>
@@ -81,7 +77,7 @@ def activemq(cores: Collection[int], *, last_value_topics: int = 0) -> Iterator[
         folder = Path(name)
         certificates = folder / "certs"
         development_certificates(certificates)
-        _write_stores(certificates, folder)
+        write_stores(certificates, folder)
         port = free_port()
         policy = _LAST_VALUE.format(topics=last_value_topics) if last_value_topics else ""
         (folder / "activemq.xml").write_text(_CONFIG.format(policy=policy, port=port))
@@ -114,18 +110,3 @@ def activemq(cores: Collection[int], *, last_value_topics: int = 0) -> Iterator[
                 ((_KEY, "{destination}"),) if last_value_topics else (),
                 (("activemq.prefetchSize", "1"),) if last_value_topics else (),
             )
-
-
-def _write_stores(certificates: Path, folder: Path) -> None:
-    # Java reads no PEM.
-    authority = x509.load_pem_x509_certificate((certificates / "ca.pem").read_bytes())
-    server = x509.load_pem_x509_certificate((certificates / "server.pem").read_bytes())
-    key = load_pem_private_key((certificates / "server.key").read_bytes(), None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError("the development certificates have keys on P-256")
-    encryption = BestAvailableEncryption(_PASSWORD.encode())
-    (folder / "server.p12").write_bytes(
-        pkcs12.serialize_key_and_certificates(b"server", key, server, [authority], encryption)
-    )
-    trusted = [pkcs12.PKCS12Certificate(authority, b"ca")]
-    (folder / "trust.p12").write_bytes(pkcs12.serialize_java_truststore(trusted, encryption))

@@ -1,14 +1,19 @@
-"""Start a broker's process on given cores, wait until its log shows that it is ready, and end it with all processes that it started."""
+"""Start a broker's process on given cores, wait until its log shows that it is ready, and end it with all processes that it started.
+
+Each has a mark in its environment, which its descendants inherit. So a daemon that left the family, such as Erlang's port mapper,
+is ended too.
+"""
 
 import contextlib
 import os
 import re
+import secrets
 import select
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +26,7 @@ _START_S_MAX: Final = (
 _STOP_S_MAX: Final = 30.0
 _POLL_S: Final = 0.005  # between two checks of the log
 _LOG_SHOWN_BYTES: Final = 4000
+_MARK: Final = "MAXAM_BENCH_BROKER"  # name of the variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ def process(
         LoadError: It ended, or did not become ready in time; with the end of its log.
     """
     log = folder / "log"
+    mark = secrets.token_hex(16)
     # taskset and setpriv replace themselves with the command: its pid is ours. It ends, too, if we are killed.
     pinned = ["taskset", "--cpu-list", ",".join(map(str, sorted(cores))), "setpriv", "--pdeathsig", "TERM", *command]
     began_s = time.monotonic()
@@ -71,7 +78,13 @@ def process(
         running = subprocess.Popen(  # our own command
             pinned,
             cwd=folder,
-            env={"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **(environment or {})},
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(folder),
+                "LANG": "C.UTF-8",
+                **(environment or {}),
+                _MARK: mark,
+            },
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -81,7 +94,7 @@ def process(
         text = _wait(running, command[0], log, re.compile(ready))
         yield Started(running.pid, time.monotonic() - began_s, text)
     finally:
-        _end(running)
+        _end(running, mark)
 
 
 def _wait(running: "subprocess.Popen[bytes]", name: str, log: Path, ready: re.Pattern[str]) -> str:
@@ -97,11 +110,8 @@ def _wait(running: "subprocess.Popen[bytes]", name: str, log: Path, ready: re.Pa
         time.sleep(_POLL_S)
 
 
-def _end(running: "subprocess.Popen[bytes]") -> None:
-    handles = []
-    for pid in tree(running.pid)[1:]:
-        with contextlib.suppress(ProcessLookupError):
-            handles.append(os.pidfd_open(pid))
+def _end(running: "subprocess.Popen[bytes]", mark: str) -> None:
+    handles = _handles(tree(running.pid)[1:])
     running.send_signal(signal.SIGTERM)
     try:
         running.wait(_STOP_S_MAX)
@@ -109,11 +119,37 @@ def _end(running: "subprocess.Popen[bytes]") -> None:
         running.kill()
         running.wait()
     finally:
-        for handle in handles:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-            select.select([handle], [], [], _STOP_S_MAX)  # readable when it has ended
-            os.close(handle)
+        _kill(handles)
+        while left := marked(mark):  # one that was starting another meanwhile
+            _kill(_handles(left))
+
+
+def _handles(pids: Iterable[int]) -> list[int]:
+    handles = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            handles.append(os.pidfd_open(pid))
+    return handles
+
+
+def _kill(handles: Iterable[int]) -> None:
+    for handle in handles:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        select.select([handle], [], [], _STOP_S_MAX)  # readable when it has ended
+        os.close(handle)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that run and whose environment has the mark of a broker."""
+    wanted = f"{_MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
 
 
 def tree(pid: int) -> list[int]:

@@ -3,14 +3,16 @@
 import io
 import math
 import os
+import platform
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from maxam.bench.errors import LoadError
-from tests.benchmarks import chart, compare
+from tests.benchmarks import chart, compare, machine
 from tests.benchmarks.main import main
 from tests.benchmarks.suite import Outcome, shared_out
 
@@ -55,8 +57,59 @@ def test_findings_are_told_with_whose_they_are() -> None:
 
 
 def test_the_chart_has_the_median_of_each_second() -> None:
-    """Over the runs that received something in it."""
-    assert _results().age_medians_ms() == {"maxam": [12.0, 13.0]}
+    """Over the runs that received something in it, with the lowest and the highest of them."""
+    assert _results().age_medians_ms() == {"maxam": [chart.Spread(12.0, 10.0, 13.0), chart.Spread(13.0, 12.0, 14.0)]}
+
+
+def test_the_spread_of_nothing_is_none() -> None:
+    """A figure that no run has is not drawn."""
+    assert chart.Spread.of([None, None]) is None
+
+
+def test_both_charts_are_drawn(tmp_path: Path) -> None:
+    """With runs that differ, with a second without values, and with contenders that share a colour."""
+    pytest.importorskip("matplotlib")
+    results = _results()
+    for number, name in enumerate(compare.contenders()):
+        for rate in (3.0, 1.0, 2.0):
+            results.note(name, Outcome({compare.ONE_TO_TWENTY: rate}))
+        results.ages_ms[name] = [[3.0**number, None], [3.3**number, None]]
+    compare.draw(results, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {chart.FRESHNESS, chart.THROUGHPUT}
+
+
+def test_a_yardstick_has_no_ratio() -> None:
+    """It shows what the machine did before each measurement, and compares no brokers."""
+    results = compare.Results()
+    for name in ("maxam", "rabbitmq"):
+        results.note(name, Outcome({"latency, yardstick: fdatasync, us": 180.0}))
+    assert _printed(results)[-1] == ["rabbitmq", "180", "180", "180"]
+
+
+def test_the_machine_is_printed_with_the_figures() -> None:
+    """Interpreter, its build flags and the disk, as they are measured where the test runs."""
+    found = machine.machine()
+    assert platform.python_version() in str(found["interpreter"])
+    assert found["fdatasync_p50_us"] <= found["fdatasync_p99_us"]  # type: ignore[operator]
+    console = Console(width=120, record=True, file=io.StringIO())
+    compare.print_results(console, [], compare.Results(found))
+    assert str(found["interpreter"]) in console.export_text()
+
+
+def test_each_yardstick_takes_some_time() -> None:
+    """A piece of work that takes none compares no machines."""
+    taken = [*machine.yardsticks(None).values(), machine.handshake_us(None)]
+    assert all(value is not None and value > 0 for value in taken)
+
+
+def test_artemis_without_its_folder_is_not_installed(tmp_path: Path) -> None:
+    """The text has the option that gives it; a folder with its program is taken."""
+    with pytest.raises(LoadError, match="--artemis"):
+        compare.Comparison(["artemis"], 1.0, 1, 0.0, as_json=False, found=compare.contenders(tmp_path))
+    program = tmp_path / "bin/artemis"
+    program.parent.mkdir()
+    program.touch(0o700)
+    assert compare.contenders(tmp_path)["artemis-fsync"].installed()
 
 
 @pytest.mark.parametrize("runs", [1, 2, 5, 7])
@@ -81,12 +134,12 @@ def test_labels_stand_apart(positions: list[float]) -> None:
         assert placed == pytest.approx(positions)
 
 
-def test_a_peer_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_not_installed_is_told() -> None:
     """Before anything is measured: what to run, and how to do without it."""
     missing = compare.Contender("Missing", compare.CONTENDERS["maxam"].start, lambda: False)
-    monkeypatch.setattr(compare, "CONTENDERS", {**compare.CONTENDERS, "rabbitmq": missing})
+    found = {**compare.CONTENDERS, "rabbitmq": missing}
     with pytest.raises(LoadError, match=r"rabbitmq.* deploy/install-bench-peers .*--brokers maxam"):
-        compare.Comparison(["maxam", "rabbitmq"], 1.0, 1, 0.0, as_json=False)
+        compare.Comparison(["maxam", "rabbitmq"], 1.0, 1, 0.0, as_json=False, found=found)
 
 
 def test_a_broker_shares_no_core_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
