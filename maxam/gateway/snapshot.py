@@ -1,12 +1,13 @@
 """Build snapshots, and remove the segments that they make needless, in a process of its own.
 
-Usage: `python -m maxam.gateway.snapshot FOLDER [DEDUP DELETE DELETES [DAYS BYTES [RESERVE NOW [full]]]]`. DEDUP is `dedup_retention_s`,
+Usage: `python -m maxam.gateway.snapshot FOLDER [DEDUP DELETE DELETES [DAYS BYTES [RESERVE NOW [full] [urgent]]]]`. DEDUP is `dedup_retention_s`,
 DELETE `delete_retention_s`, and DELETES the number of deletes to retain. DAYS is `retention_days_max`, and BYTES the archive's limit. RESERVE is the room to reserve for the next snapshot, and NOW the gateway's time in
 microseconds since the epoch. `full` means that the disk is full: the older of the two snapshots is brought up to the last segment but
-one.
+one. The process has the lowest priority without `urgent`, and that of its parent with it.
 
 A snapshot is made of the one before it and the segments sealed since, never of the running broker. So neither the event loop nor
-the committer ever waits for it.
+the committer ever waits for it. On a core that the gateway uses up, the lowest priority gets 1.5 % of the time. So a build that falls
+behind is ended, and started again as an urgent one.
 """
 
 import gc
@@ -40,9 +41,11 @@ from maxam.records import Record
 
 _LOOK_S: Final = 20.0  # how often the gateway checks for sealed segments
 _EXPIRE_LOOK_S: Final = 600.0  # how often it checks for segments that are too old or too many
-_FULL_LOOK_S: Final = 1.0  # how often it checks whether the disk has become full
+_FULL_LOOK_S: Final = 1.0  # how often it checks whether the disk has become full, or a segment was sealed
 _NICENESS: Final = 19
+_URGENT_TIMES: Final = 2  # a build is urgent from this many times `snapshot_segments` on: recovery takes too long
 FULL: Final = "full"
+URGENT: Final = "urgent"
 _NOTHING: Final = "nothing new"
 _EXPIRED: Final = "expired "  # begins a line of what was removed
 _INDEXED_MAX: Final = (
@@ -162,6 +165,7 @@ class Snapshots:
         self._reserved = 0
         self._newest_bytes = 0
         self._disk_bytes = 0
+        self._segments_changed_ns = 0  # when names in the folder of segments changed last
 
     def degraded(self) -> list[str]:
         """Return a line if there is no room for the next snapshot."""
@@ -179,16 +183,18 @@ class Snapshots:
         """
         expire_look_s = 0.0
         wait_s = 0.0
+        failed = False
         while True:
-            await self._wait(wait_s)
+            await self._wait(wait_s, failed)
             wait_s = _LOOK_S
+            failed = False
             full = self._full()
             began_s = trio.current_time()
             try:
                 await self._find_sizes()
                 await self._keep_room()
                 rules = retention.Rules(self._settings.retention_days_max, self.retention_bytes_max)
-                sealed = await trio.to_thread.run_sync(segments_since_snapshot, self._folder, OsDisk())
+                sealed = await self._sealed()
                 if full:
                     wanted = sealed > 0 or await trio.to_thread.run_sync(lagging, self._folder, OsDisk()) > 0
                 else:
@@ -200,10 +206,14 @@ class Snapshots:
                     now_us = self._wall_us()
                     if not await trio.to_thread.run_sync(retention.due, self._folder, OsDisk(), rules, now_us):
                         continue
-                done = await self._build(rules, full)
+                done = None
+                if not full and sealed < self._urgent_segments:
+                    done = await self._build_unless_urgent(rules)
+                if done is None:
+                    done = await self._build(rules, *([FULL] if full else []), URGENT)
             except OSError as error:  # no process to be had, or the folder cannot be listed: the broker does without
                 self._failed(error, None)
-                wait_s = 10 * _LOOK_S
+                failed = True
                 continue
             self._reserved = 0  # the build has used it up and made it again, perhaps of another size
             seconds = f"{trio.current_time() - began_s:.3f}"
@@ -221,10 +231,12 @@ class Snapshots:
                     )
             else:
                 self._failed(_problem(done), seconds)
-                wait_s = 10 * _LOOK_S
+                failed = True
 
-    async def _wait(self, wait_s: float) -> None:
-        """Wait; a disk that becomes full meanwhile ends the wait."""
+    async def _wait(self, wait_s: float, failed: bool) -> None:
+        """Wait, for longer after a failure. A disk that becomes full ends the wait, and so do enough new segments unless a build failed."""
+        if failed:
+            wait_s = 10 * _LOOK_S
         if self._full():
             await trio.sleep(wait_s)
             return
@@ -232,6 +244,24 @@ class Snapshots:
             while not self._full():  # the committer knows nothing of us
                 await trio.sleep(_FULL_LOOK_S)
                 await self._keep_room()
+                if not failed and await self._has_sealed(self._settings.snapshot_segments):
+                    return
+
+    @property
+    def _urgent_segments(self) -> int:
+        return _URGENT_TIMES * self._settings.snapshot_segments
+
+    async def _sealed(self) -> int:
+        return await trio.to_thread.run_sync(segments_since_snapshot, self._folder, OsDisk())
+
+    async def _has_sealed(self, count: int) -> bool:
+        """Return True if a segment was sealed since the last call, and there are `count` that no snapshot stands for."""
+        with suppress(OSError):  # the next round reports it
+            changed_ns = await trio.to_thread.run_sync(_changed_ns, self._folder)
+            if changed_ns != self._segments_changed_ns:
+                self._segments_changed_ns = changed_ns
+                return await self._sealed() >= count
+        return False
 
     async def _find_sizes(self) -> None:
         self._disk_bytes = await trio.to_thread.run_sync(disk_bytes, self._settings.folder)
@@ -249,7 +279,24 @@ class Snapshots:
             reserved = await trio.to_thread.run_sync(_reserve, self._folder, size)
         self.no_room = 0 if reserved else size
 
-    async def _build(self, rules: retention.Rules, full: bool) -> "subprocess.CompletedProcess[bytes]":
+    async def _build_unless_urgent(self, rules: retention.Rules) -> "subprocess.CompletedProcess[bytes] | None":
+        """Build at the lowest priority. Return None, and end that process, once the segments that wait make a build urgent."""
+        done = None
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                urgent = False
+                while not urgent:
+                    await trio.sleep(_FULL_LOOK_S)
+                    urgent = await self._has_sealed(self._urgent_segments)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            done = await self._build(rules)
+            nursery.cancel_scope.cancel()
+        return done
+
+    async def _build(self, rules: retention.Rules, *words: str) -> "subprocess.CompletedProcess[bytes]":
         limits = self._limits
         retentions = (limits.dedup_retention_s, limits.delete_retention_s, limits.deletes_retained_max)
         arguments = [self._folder, *map(str, retentions), str(rules.days_max), str(rules.bytes_max)]
@@ -261,18 +308,29 @@ class Snapshots:
                 *arguments,
                 str(self._reserved),
                 str(self._wall_us()),
-                *([FULL] if full else []),
+                *words,
             ],
             capture_stdout=True,
             capture_stderr=True,
             check=False,
             env=child_environment(),
+            deliver_cancel=_kill,
         )
 
     def _failed(self, problem: object, seconds: str | None) -> None:
         self._counters.snapshots_failed += 1
         action = "recovery stays slower; see error"
         log_event(logging.ERROR, "snapshot-failed", error=problem, seconds=seconds, action=action)
+
+
+async def _kill(process: trio.Process) -> None:
+    """End a build that is not needed any longer: it may be stopped, or get no time to end itself, and leaves nothing harmful."""
+    process.kill()
+
+
+def _changed_ns(folder: str) -> int:
+    """Return when a segment was begun, sealed or removed last."""
+    return os.stat(f"{folder}/segments").st_mtime_ns  # noqa: PTH116 - the folder is a string
 
 
 def _newest_bytes(folder: str) -> int:
@@ -326,7 +384,8 @@ def _last_line(output: bytes) -> str:
 
 def main() -> int:
     """Run the process; the path of the snapshot goes to standard output, and `expired SEGMENTS BYTES FIRST LAST`."""
-    os.nice(_NICENESS)
+    if URGENT not in sys.argv[9:]:
+        os.nice(_NICENESS)
     gc.disable()  # nothing of the state is garbage before the end
     folder = sys.argv[1]
     try:
