@@ -6,25 +6,24 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from maxam.demo.cluster_site import ClusterSite, Member
+from maxam.demo.news_screen import NewsScreen
 from maxam.failover.load import Load, Outage
 from maxam.failover.measures import share
 from maxam.failover.outages import SHARES, TIMES, summary
 
 REFRESH_S: Final = 0.2
-LINE_S: Final = 2.0
 _NEWS_LINES: Final = 6
 _KILLS_SHOWN: Final = 8
 _STYLES: Final = {"leading": "bold green", "following": "cyan", "down": "bold red"}
 
 
 @final
-class ClusterScreen:
-    """Shows a cluster and its clients. A context manager: on a terminal it takes the screen and gives it back."""
+class ClusterScreen(NewsScreen):
+    """Shows a cluster and its clients."""
 
     def __init__(self, console: Console, site: ClusterSite, load: Load, keys: bool, quiet: bool) -> None:
         """Show nothing yet.
@@ -36,34 +35,20 @@ class ClusterScreen:
             keys: Whether keys work.
             quiet: Show nothing, as with --json.
         """
-        self._console: Final = console
+        super().__init__(console, _NEWS_LINES, REFRESH_S, quiet=quiet)
         self._site: Final = site
         self._load: Final = load
         self._keys: Final = keys
         self._quiet: Final = quiet
-        self._began_s: Final = time.monotonic()
         self._counted = (self._began_s, 0)
         self._rate = 0.0
-        self._news: Final[deque[str]] = deque(maxlen=_NEWS_LINES)
-        live = console.is_terminal and not quiet
-        self._live: Final = Live(console=console, auto_refresh=False, screen=True) if live else None
-        self.refresh_s: Final = LINE_S if self._live is None else REFRESH_S
-
-    def __enter__(self) -> "ClusterScreen":
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def tell(self, news: str) -> None:
         """Show a piece of news."""
         if self._live is not None:
-            self._news.append(f"{self._clock()} {news}")
+            super().tell(news)
         elif not self._quiet:
-            self._console.print(f"{self._clock()}  {news}", highlight=False, soft_wrap=True)
+            self._print(f"{self._clock()}  {news}")
 
     def refresh(self) -> None:
         """Show everything as it is now."""
@@ -73,20 +58,19 @@ class ClusterScreen:
         self._rate += weight * ((receipts - self._counted[1]) / elapsed_s - self._rate)
         self._counted = now_s, receipts
         if self._live is not None:
-            title = Text(" maxam demo · a cluster of gateways", style="bold")
-            title.append(
-                f"   {self._clock()}   {'k kills the leader, q ends' if self._keys else 'Ctrl-C ends'}", style="dim"
-            )
-            news = [Text(line, style="magenta", no_wrap=True, overflow="ellipsis") for line in self._news]
+            keys = "k kills the leader, q ends" if self._keys else "Ctrl-C ends"
+            title = self._title("maxam demo · a cluster of gateways", keys)
             outages = self._load.outages
             kills: list[RenderableType] = [Text(""), kill_table(outages)] if outages else []
             self._live.update(
-                Group(title, Text(""), self._members(), Text(""), Text(self._figures()), *kills, Text(""), *news),
+                Group(
+                    title, Text(""), self._members(), Text(""), Text(self._figures()), *kills, Text(""), *self._news()
+                ),
                 refresh=True,
             )
         elif not self._quiet:
             roles = ", ".join(f"{one.name} {one.role}" for one in self._site.members)
-            self._console.print(f"{self._clock()}  {roles}  |  {self._figures()}", highlight=False, soft_wrap=True)
+            self._print(f"{self._clock()}  {roles}  |  {self._figures()}")
 
     def _members(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
@@ -109,10 +93,6 @@ class ClusterScreen:
             f"  |  age of values {_ms(ages, 0.5)}, 99 % {_ms(ages, 0.99)}"
             f"  |  lost {load.lost}"
         )
-
-    def _clock(self) -> str:
-        seconds = int(time.monotonic() - self._began_s)
-        return f"{seconds // 60:02}:{seconds % 60:02}"
 
 
 def kill_table(outages: Sequence[Outage]) -> Table:

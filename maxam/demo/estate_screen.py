@@ -1,20 +1,18 @@
 """The screen of the estate demo: what each venue published, and what the centre knows of it."""
 
 import time
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, Self, final
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from maxam.demo.line import Line
+from maxam.demo.news_screen import NewsScreen
 from maxam.failover.measures import Published, Received
 
 REFRESH_S: Final = 0.25
-LINE_S: Final = 2.0
 _NEWS_LINES: Final = 8
 
 
@@ -56,41 +54,24 @@ class Venue:
 
 
 @final
-class EstateScreen:
-    """Shows venues that others keep. A context manager: on a terminal it takes the screen and gives it back."""
+class EstateScreen(NewsScreen):
+    """Shows venues that others keep."""
 
     def __init__(self, console: Console, venues: list[Venue], hint: str) -> None:
-        self._console: Final = console
+        super().__init__(console, _NEWS_LINES, REFRESH_S)
         self._venues: Final = venues
         self._hint: Final = hint
-        self._began_s: Final = time.monotonic()
-        self._news: Final[deque[str]] = deque(maxlen=_NEWS_LINES)
-        self._live: Final = Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else None
-        self.refresh_s: Final = LINE_S if self._live is None else REFRESH_S
 
-    def __enter__(self) -> "EstateScreen":
+    def __enter__(self) -> Self:
         if self._live is None:
-            self._console.print(self._hint, highlight=False, soft_wrap=True)
-        else:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def tell(self, news: str) -> None:
-        """Show a piece of news."""
-        if self._live is None:
-            self._console.print(news, highlight=False, soft_wrap=True)
-        else:
-            self._news.append(f"{self._clock()} {news}")
+            self._print(self._hint)
+        return super().__enter__()
 
     def refresh(self) -> None:
         """Show the venues as they are now."""
         if self._live is None:
             lines = [f"{venue.name} {_line(venue)}, {_knowledge(venue)}" for venue in self._venues]
-            self._console.print(f"{self._clock()}  " + "  |  ".join(lines), highlight=False, soft_wrap=True)
+            self._print(f"{self._clock()}  " + "  |  ".join(lines))
             return
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
         for name in ("Venue", "Line to the centre"):
@@ -112,15 +93,9 @@ class EstateScreen:
                 if venue.unknown
                 else Text("current", "green"),
             )
-        title = Text(" maxam demo · three venues and a centre", style="bold")
-        title.append(f"   {self._clock()}   Ctrl-C ends", style="dim")
+        title = self._title("maxam demo · three venues and a centre")
         hint = Text(self._hint, style="dim")
-        news = [Text(line, style="magenta", no_wrap=True, overflow="ellipsis") for line in self._news]
-        self._live.update(Group(title, Text(""), table, Text(""), hint, Text(""), *news), refresh=True)
-
-    def _clock(self) -> str:
-        seconds = int(time.monotonic() - self._began_s)
-        return f"{seconds // 60:02}:{seconds % 60:02}"
+        self._live.update(Group(title, Text(""), table, Text(""), hint, Text(""), *self._news()), refresh=True)
 
 
 def _line(venue: Venue) -> str:

@@ -5,16 +5,15 @@ from collections import deque
 from typing import Final, final
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from maxam.demo.floor import Floor, Row
+from maxam.demo.news_screen import NewsScreen
 from maxam.failover.measures import Published, Received, share
 
 REFRESH_S: Final = 0.25
-LINE_S: Final = 2.0
 SIDE_COLUMNS: Final = 41
 SIDE_LINES: Final = 20
 NEWS_LINES: Final = 3
@@ -35,8 +34,8 @@ _DASH: Final = "-"
 
 
 @final
-class Screen:
-    """Shows figures that others keep. A context manager: on a terminal it takes the screen and gives it back."""
+class Screen(NewsScreen):
+    """Shows figures that others keep."""
 
     def __init__(
         self,
@@ -48,36 +47,16 @@ class Screen:
         slow: Received,
         slow_s: float,
     ) -> None:
-        self._console: Final = console
-        self._title: Final = title
+        super().__init__(console, NEWS_LINES, REFRESH_S)
+        self._name: Final = title
         self._floor: Final = floor
         self._published: Final = published
         self._eager: Final = eager
         self._slow: Final = slow
         self._slow_s: Final = slow_s
-        self._began_s: Final = time.monotonic()
         self._shown_s = self._began_s
         self._counted = (0, 0, 0)
         self._rates = (0.0, 0.0, 0.0)
-        self._news: Final[deque[str]] = deque(maxlen=NEWS_LINES)
-        self._live: Final = Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else None
-        self.refresh_s: Final = LINE_S if self._live is None else REFRESH_S
-
-    def __enter__(self) -> "Screen":
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def tell(self, news: str) -> None:
-        """Show a piece of news."""
-        if self._live is None:
-            self._console.print(news, highlight=False, soft_wrap=True)
-        else:
-            self._news.append(f"{self._clock()} {news}")
 
     def refresh(self) -> None:
         """Show the figures as they are now."""
@@ -94,13 +73,9 @@ class Screen:
         self._counted = counted
         self._floor.pass_time(elapsed_s)
         if self._live is None:
-            self._console.print(self._line(), highlight=False, soft_wrap=True)
+            self._print(self._line())
         else:
             self._live.update(self._everything(), refresh=True)
-
-    def _clock(self) -> str:
-        seconds = int(time.monotonic() - self._began_s)
-        return f"{seconds // 60:02}:{seconds % 60:02}"
 
     @property
     def _queue_s(self) -> float:
@@ -118,9 +93,8 @@ class Screen:
 
     def _everything(self) -> RenderableType:
         width, height = self._console.size
-        title = Text(f" {self._title}", style="bold")
-        title.append(f"   {self._clock()}   Ctrl-C ends", style="dim")
-        news = [Text(line, style="magenta", no_wrap=True, overflow="ellipsis") for line in self._news]
+        title = self._title(self._name)
+        news = self._news()
         if self._published.rejected:
             refusal = f"{self._published.rejected:,} rejected: {self._published.reason}"
             news.append(Text(refusal, style="bold red", no_wrap=True, overflow="ellipsis"))
