@@ -1,11 +1,31 @@
 """Checks of JSON request bodies by the schema that describes them: the parts of JSON Schema that `description` uses."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
+from starlette.requests import Request
+
+from maxam.api.answers import ApiError
 from maxam.api.description import Schema
 
 KEY_SHOWN_CHARACTERS_MAX: Final = 60
+
+
+async def read_body(request: Request, schema: Schema, code: str = "invalid-request") -> dict[str, Any]:
+    """Return the JSON object that is the body of a request.
+
+    Raises:
+        ApiError: It has this code, as the body is not JSON or does not match the schema.
+    """
+    try:
+        body: dict[str, Any] = await request.json()
+    except (ValueError, RecursionError) as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, code, f"the body must be JSON: {error}") from error
+    reason = mismatch(schema, body, "the body")
+    if reason:
+        raise ApiError(HTTPStatus.BAD_REQUEST, code, reason)
+    return body
 
 
 def mismatch(schema: Schema, value: object, where: str) -> str:

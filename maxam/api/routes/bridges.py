@@ -4,20 +4,19 @@ import secrets
 from collections.abc import Callable
 from http import HTTPStatus
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import trio
 from starlette.responses import Response
 
 from maxam.api.answers import Answer, ApiError, Rows, require_accepted
-from maxam.api.bodies import mismatch
+from maxam.api.bodies import read_body
 from maxam.api.description import (
     COUNT,
     FLAG,
     NUMBER,
     TEXT,
     TIME,
-    Schema,
     described,
     listed,
     nullable,
@@ -142,7 +141,7 @@ async def _bridge(call: Call) -> Response:
     text="It is paused until it is resumed at this side, also after restarts. If the other side has paused it too, both must resume it.",
 )
 async def _pause(call: Call) -> Response:
-    because: str = (await _wish(call, _PAUSE_WISH))["because"]
+    because: str = (await read_body(call.request, _PAUSE_WISH))["because"]
     return await _request(call, because, lambda before: Wanted(True, because, before.drill))
 
 
@@ -159,7 +158,7 @@ async def _resume(call: Call) -> Response:
     text="Answered once the request is stored. The field `drill` of the bridge shows the figures when its `done` is true.",
 )
 async def _drill(call: Call) -> Response:
-    wish = await _wish(call, _DRILL_WISH)
+    wish = await read_body(call.request, _DRILL_WISH)
     one = _found(call)
     if one.down:
         problem = f"the link of {one.venue} is down ({one.down}): a drill needs a link that is up"
@@ -167,21 +166,6 @@ async def _drill(call: Call) -> Response:
     drill = WantedDrill(secrets.token_hex(8), wish.get("seconds") or DRILL_S_DEFAULT)
     because = str(wish["because"])
     return await _request(call, because, lambda before: Wanted(before.paused, because, drill))
-
-
-async def _wish(call: Call, schema: Schema) -> dict[str, Any]:
-    try:
-        wish: dict[str, Any] = await call.request.json()
-    except (ValueError, RecursionError) as error:
-        raise _invalid(f"the body must be JSON: {error}") from error
-    reason = mismatch(schema, wish, "the body")
-    if reason:
-        raise _invalid(reason)
-    return wish
-
-
-def _invalid(detail: str) -> ApiError:
-    return ApiError(HTTPStatus.BAD_REQUEST, "invalid-request", detail)
 
 
 async def _request(call: Call, because: str, change: Callable[[Wanted], Wanted]) -> Response:

@@ -1,12 +1,11 @@
 """The route that deletes many topics at once, each as a SEND of the caller's own principal."""
 
-from http import HTTPStatus
 from typing import Final
 
 from starlette.responses import Response
 
-from maxam.api.answers import ApiError, Rows
-from maxam.api.bodies import mismatch
+from maxam.api.answers import Rows
+from maxam.api.bodies import read_body
 from maxam.api.description import COUNT, TEXT, described, listed, nullable, one_of, record
 from maxam.api.errands import send_all
 from maxam.api.routing import Call, Description, RouteSpec
@@ -35,13 +34,7 @@ _OUTCOME: Final = record(
     text="Each is a SEND of the caller's own principal, with an empty body. Answered after the commit. A rejected one stops no other.",
 )
 async def _delete_all(call: Call) -> Response:
-    try:
-        wanted = await call.request.json()
-    except (ValueError, RecursionError) as error:
-        raise _invalid(f"the body must be JSON: {error}") from error
-    reason = mismatch(_WISH, wanted, "the body")
-    if reason:
-        raise _invalid(reason)
+    wanted = await read_body(call.request, _WISH)
     rights = call.view.policy.rights(call.caller.principal)
     names = list(dict.fromkeys(wanted["destinations"]))
     # Without the right the answer must not show whether there is a value.
@@ -62,10 +55,6 @@ def _row(destination: str, answer: dict[str, str] | None) -> dict[str, object]:
     if answer["disposition"] == "accepted":
         return {"destination": destination, "outcome": _DELETED, "reason": None}
     return {"destination": destination, "outcome": answer["result"], "reason": answer.get("reason")}
-
-
-def _invalid(detail: str) -> ApiError:
-    return ApiError(HTTPStatus.BAD_REQUEST, "invalid-request", detail)
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (("POST", DELETIONS_PATH, "write", _delete_all),)

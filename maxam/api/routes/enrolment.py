@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from maxam.api.answers import Answer, ApiError, Rows
-from maxam.api.bodies import mismatch
+from maxam.api.bodies import read_body
 from maxam.api.description import (
     COUNT,
     FLAG,
@@ -27,6 +27,7 @@ from maxam.enrolment.enrolment import Enrolment
 from maxam.enrolment.policy_file import EnrolledPrincipal, Renewal
 from maxam.enrolment.tokens import RefusedError, Token
 
+_INVALID: Final = "invalid-token"  # code of the error for a body that is not valid
 _ENROL: Final = "enrol"  # the admin right
 _ROWS_PER_SLICE: Final = 100  # written before the event loop runs other tasks: less than 1 ms
 _PRINCIPAL: Final = text("principal", "name of the principal", required=True)
@@ -68,13 +69,7 @@ _OFF: Final = {409: "`enrolment-off`: this gateway has no enrolment."}
 )
 async def _make_token(call: Call) -> Response:
     enrolment = _enrolment(call)
-    try:
-        wanted = await call.request.json()
-    except (ValueError, RecursionError) as error:
-        raise _invalid(f"the body must be JSON: {error}") from error
-    reason = mismatch(_WISH, wanted, "the body")
-    if reason:
-        raise _invalid(reason)
+    wanted = await read_body(call.request, _WISH, _INVALID)
     minutes, owns = wanted.get("minutes"), wanted.get("owns")
     try:
         token, secret = await enrolment.make_token(
@@ -146,10 +141,6 @@ async def _asked(asked: Awaitable[Any]) -> Any:  # noqa: ANN401  # whatever it c
         return await asked
     except RefusedError as error:
         raise ApiError(error.status, error.code, str(error)) from error
-
-
-def _invalid(detail: str) -> ApiError:
-    return ApiError(HTTPStatus.BAD_REQUEST, "invalid-token", detail)
 
 
 def _token_row(token: Token) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from maxam.api.answers import Answer, ApiError
-from maxam.api.bodies import mismatch
+from maxam.api.bodies import read_body
 from maxam.api.description import TEXT, TIME, described, listed, nullable, record
 from maxam.api.listener import CHAIN
 from maxam.api.routing import Call, Description, RouteSpec
@@ -16,6 +16,7 @@ from maxam.gateway.grants import GLOBS_MAX, TICKET_RIGHT, Maker
 from maxam.gateway.tickets import VALIDITY_S, VALIDITY_S_MAX, TicketError
 
 TICKETS_PATH: Final = "/v1/tickets"
+_INVALID: Final = "invalid-token"  # code of the error for a body that is not valid
 _STATUS: Final = {
     "beyond-maker": HTTPStatus.FORBIDDEN,
     "principal-exists": HTTPStatus.CONFLICT,
@@ -58,16 +59,10 @@ async def _make_ticket(call: Call) -> Response:
         raise ApiError(
             HTTPStatus.CONFLICT, "web-off", "this gateway serves no client without a certificate; add a section [web]"
         )
-    try:
-        wanted = await call.request.json()
-    except (ValueError, RecursionError) as error:
-        raise _invalid(f"the body must be JSON: {error}") from error
-    reason = mismatch(_WISH, wanted, "the body")
-    if reason:
-        raise _invalid(reason)
+    wanted = await read_body(call.request, _WISH, _INVALID)
     client_id = wanted.get("client_id")
     if client_id is not None and not (client_id.isascii() and client_id.isprintable()):
-        raise _invalid("`client_id` must be printable ASCII")
+        raise ApiError(HTTPStatus.BAD_REQUEST, _INVALID, "`client_id` must be printable ASCII")
     now_s = time.time()
     try:
         secret, ticket = gateway.tickets.make(
@@ -87,10 +82,6 @@ async def _make_ticket(call: Call) -> Response:
     expires_at = iso_time(int(ticket.expires_s * 1_000_000))
     row = {"id": grant.label, "ticket": secret, "principal": grant.identity.principal, "expires_at": expires_at}
     return Answer(row, HTTPStatus.CREATED)
-
-
-def _invalid(detail: str) -> ApiError:
-    return ApiError(HTTPStatus.BAD_REQUEST, "invalid-token", detail)
 
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (("POST", TICKETS_PATH, TICKET_RIGHT, _make_ticket),)
