@@ -11,18 +11,16 @@ was down stays down. A deleted one stays down until its topics are gone, or the 
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, final
-
-import trio
 
 from maxam.avro.json.decoding import iso_time
 from maxam.broker.broker import Broker
 from maxam.broker.policy import Rights
 from maxam.broker.session import OVERDUE
 from maxam.errors import GlobError
+from maxam.gateway.batches import run_batches
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.log import log_event
 from maxam.globs import Glob, compile_glob
@@ -36,7 +34,6 @@ _SEARCHED_AT_ONCE: Final = 1000
 _CHANGE_COST: Final = 10  # topics of a batch that one link takes which goes down or up
 _GLOBS_AT_ONCE: Final = 8  # with which a topic is compared for the price of one
 _IDLE_S: Final = 0.25
-_REST: Final = 2.0  # times the duration of a batch, until the next
 _LISTED_MAX: Final = 20  # lines of health
 
 # Reasons why a link is down, beside the states of a Link other than UP.
@@ -152,10 +149,7 @@ class BridgeLinks:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        while True:
-            began_s = time.perf_counter()
-            more = self.step(trio.current_time())
-            await trio.sleep((time.perf_counter() - began_s) * _REST if more else _IDLE_S)
+        await run_batches(self.step, _IDLE_S)
 
     def step(self, now_s: float) -> bool:
         """Process one batch of the work that is due. Return True if more is due.

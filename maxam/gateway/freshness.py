@@ -32,13 +32,13 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, final
 
-import trio
 from sortedcontainers import SortedList
 
 from maxam.avro.registry import Registry
 from maxam.broker.broker import Broker
 from maxam.broker.session import OVERDUE, UNWATCHED, Topic
 from maxam.broker.topic_events import EVENTS_MAX, GONE, UPDATED, TopicReader
+from maxam.gateway.batches import run_batches
 from maxam.gateway.log import log_event
 from maxam.globs import Glob
 from maxam.records import Change
@@ -47,7 +47,6 @@ STRETCH_US: Final = 250_000  # of the wheel: an idle gateway finds an overdue to
 BATCH_TOPICS: Final = 200  # checked before the event loop runs other tasks: less than 1 ms
 LINES_PER_MINUTE_MAX: Final = 20  # of each of the two events; the rest is counted
 _IDLE_S: Final = 0.25
-_REST: Final = 2.0  # times the duration of a batch, until the next: under load the scan takes a third of the time
 _DROPPED_AT_A_TIME: Final = 2500  # entries that are dropped at once, which takes as long as a batch of checks
 _DEAD_MAX: Final = 10_000  # entries of topics that are gone, beyond as many as there are topics
 _SUMMARY_INTERVAL_S: Final = 60.0
@@ -192,10 +191,7 @@ class Freshness:
 
     async def run(self) -> None:
         """Check until cancelled."""
-        while True:
-            began_s = time.perf_counter()
-            more = self.step(trio.current_time())
-            await trio.sleep((time.perf_counter() - began_s) * _REST if more else _IDLE_S)
+        await run_batches(self.step, _IDLE_S)
 
     def step(self, now_s: float) -> bool:
         """Process one batch of the work that is due. Return True if more is due.

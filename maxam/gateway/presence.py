@@ -15,7 +15,6 @@ While the gateway stops, nothing is published: the next start finds who has come
 
 import hashlib
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -29,6 +28,7 @@ from maxam.broker.policy import Rights
 from maxam.broker.session import Topic
 from maxam.config import PresenceSettings
 from maxam.content import long, read_long, read_text, text
+from maxam.gateway.batches import run_batches
 from maxam.globs import compile_glob, destination_problem
 from maxam.records import GATEWAY
 from maxam.stomp.events import Send
@@ -40,7 +40,6 @@ _GLOB: Final = "S/*"
 _AGAIN_S: Final = 60.0  # after a rejection
 _FORGET_INTERVAL_S: Final = 5.0  # between two searches for topics that have been away for long enough
 _IDLE_S: Final = 0.1
-_REST: Final = 2.0  # times the duration of a batch, until the next
 _MADE: Final = re.compile(r"[0-9a-f]{32}")  # a client-id that the broker made
 _HEADERS: Final = ((b"schema-version", b"1.0"),)
 
@@ -197,10 +196,8 @@ class Presence:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        while self._enabled:
-            began_s = time.perf_counter()
-            more = self.step(trio.current_time())
-            await trio.sleep((time.perf_counter() - began_s) * _REST if more else _IDLE_S)
+        if self._enabled:
+            await run_batches(self.step, _IDLE_S)
         await trio.sleep_forever()
 
     def step(self, now_s: float) -> bool:
