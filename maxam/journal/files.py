@@ -276,14 +276,7 @@ class Journal:
             self._reserve.restore()
             self._put(block, sync_marker, begins)
         except OSError as error:
-            if not self._syncs.is_shortage(error):
-                self._failed = True
-                raise
-            try:
-                self._files.cut_back()
-            except OSError:
-                self._failed = True
-                raise
+            self._undo(error)
             raise DiskFullError(f"{self._folder}: no room for {len(block.data)} bytes: {error.strerror}") from error
 
     def put_seal(self) -> None:
@@ -501,11 +494,14 @@ class Journal:
         try:
             self._files.seal(segment, self._committed)
         except OSError as error:
+            self._undo(error)
+
+    def _undo(self, error: OSError) -> None:
+        """Remove what a call left that failed because the disk is full. After any other error the journal is used no longer."""
+        try:
             if not self._syncs.is_shortage(error):
-                self._failed = True
-                raise
-            try:
-                self._files.cut_back()
-            except OSError:
-                self._failed = True
-                raise
+                raise error
+            self._files.cut_back()
+        except OSError:
+            self._failed = True
+            raise
