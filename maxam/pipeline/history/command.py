@@ -42,7 +42,7 @@ from maxam.pipeline.spark.workers import Counted, on_workers
 from maxam.records import Change
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 ROUND_BYTES: Final = 1 << 30
 """Of segments in one round, after which what was read is in the table. Memory does not depend on it."""
@@ -132,19 +132,6 @@ def update_history(
     if told is not None:
         told(report)
     return report
-
-
-def read_history(spark: "SparkSession", out: Path, name: str) -> "DataFrame":
-    """Read the table of one type, or of what has none with the name `untyped`.
-
-    Raises:
-        PipelineError: There is no such table; names those that there are.
-    """
-    out = out.absolute()  # Java may stand elsewhere than we
-    if not any((out / name).glob("date=*/*.parquet")):
-        there = sorted(path.name for path in out.glob("*") if path.name != "_maxam") if out.is_dir() else []
-        raise PipelineError(f"{out} holds no history of {name}; there is {', '.join(there) or 'nothing'}")
-    return spark.read.parquet(str(out / name))
 
 
 def column_types(catalogue: Catalogue, merged: Mapping[str, Minors] | None = None) -> dict[str, ColumnType]:
