@@ -1,0 +1,123 @@
+"""docs/integrate/web.md is true: its page, program and backend run as they stand, in a folder beside the clone."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.gateway_process import GatewayProcess
+from tests.support.patience import PATIENCE_S
+from tests.web.browsers import chromium, until
+from tests.web.node import PACKAGE, require_package, run_node
+
+ROOT: Final = Path(__file__).parents[2]
+GUIDE: Final = (ROOT / "docs" / "integrate" / "web.md").read_text()
+MACHINES: Final = 5
+POLICY: Final = """
+[capabilities.machines]
+send = ["X/EGM.**"]
+receive = ["X/EGM.*"]
+[capabilities.tickets]
+admin = ["ticket"]
+[[principals]]
+name = "publisher"
+fingerprints = ["{publisher}"]
+capabilities = ["machines"]
+[[principals]]
+name = "operator"
+fingerprints = ["{operator}"]
+capabilities = ["machines", "tickets"]
+[[principals]]
+name = "subscriber"
+fingerprints = ["{subscriber}"]
+capabilities = ["machines"]
+"""
+
+
+def block(language: str, after: str) -> str:
+    """Return the first block of a language after a text of the guide."""
+    found = re.search(rf"```{language}\n(.*?)```", GUIDE[GUIDE.index(after) :], re.DOTALL)
+    assert found, after
+    return found[1]
+
+
+@pytest.fixture
+def project(tmp_path: Path, certificates: Path) -> Path:
+    """Follow the guide up to the backend, with the package as `npm pack` puts it together."""
+    require_package()
+    folder = tmp_path / "page"
+    package = folder / "node_modules" / "@maxam" / "client"
+    run_node("build.mjs", "--out", str(package / "dist"))
+    shutil.copy(PACKAGE / "package.json", package)
+    (folder / "public").mkdir()
+    (folder / "public" / "index.html").write_text(block("html", "`public/index.html`"))
+    (folder / "page.ts").write_text(block("typescript", "`page.ts`"))
+    (folder / "backend.mjs").write_text(block("javascript", "`backend.mjs`"))
+    (tmp_path / "maxam").mkdir()
+    (tmp_path / "maxam" / "certs-dev").symlink_to(certificates)
+    return folder
+
+
+@contextmanager
+def running(*command: str, cwd: Path) -> Iterator[None]:
+    """Run a program for the length of a block."""
+    process = subprocess.Popen(command, cwd=cwd)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+def test_the_page_of_the_guide_shows_every_machine(project: Path, tmp_path: Path, certificates: Path) -> None:
+    """A page built by the guide's steps has a row for each machine of the demo, with its state."""
+    bundler = str(PACKAGE / "node_modules" / ".bin" / "esbuild")
+    subprocess.run([bundler, "page.ts", "--bundle", "--format=esm", "--outdir=public"], cwd=project, check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    web = f'[web]\nlisten = "127.0.0.1:0"\norigins = ["http://localhost:{port}"]\n'
+    policy = POLICY.format(**json.loads((certificates / "fingerprints.json").read_text()))
+    (tmp_path / "gateway").mkdir()
+    with GatewayProcess(tmp_path / "gateway", certificates, policy, ROOT / "schemas", web) as gateway:
+        text = (project / "backend.mjs").read_text()
+        for guide, here in ((8643, gateway.admin_port), (61616, gateway.web_port), (8000, port)):
+            assert text.count(str(guide)) == 1
+            text = text.replace(str(guide), str(here))
+        (project / "backend.mjs").write_text(text)
+        venue = [
+            "--server",
+            f"127.0.0.1:{gateway.port}",
+            "--machines",
+            str(MACHINES),
+            "--schemas",
+            str(ROOT / "schemas"),
+        ]
+        machines = [sys.executable, "-m", "maxam.demo", *venue, "--certificates", str(certificates)]
+        with running(*machines, cwd=ROOT), running("node", "backend.mjs", cwd=project), chromium() as tab:
+            wait_for(port)
+            tab.open(f"http://localhost:{port}/")
+            until(tab, "document.querySelector('#status').textContent.trim()", lambda status: status == "connected")
+            until(tab, "document.querySelectorAll('tbody tr').length", lambda rows: rows == MACHINES)
+            assert tab.run("[...document.querySelectorAll('tbody td:last-child')].every((cell) => cell.textContent)")
+
+
+def wait_for(port: int) -> None:
+    """Wait until something listens on a port of localhost."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            socket.create_connection(("localhost", port), 1).close()
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return
