@@ -183,7 +183,11 @@ class ThirdPartyClient:
         if self.library.web and "passcode" not in headers:
             headers = {"login": "ticket", "passcode": make_ticket(self._gateway), **headers}
         self._tell("connect", **self._settings, headers=headers, heart_beat=heart_beat)
-        return _headers(self._take(lambda event: event["event"] == "connected"))
+        return self.connected()
+
+    def connected(self, *, refused: bool = False) -> Headers:
+        """Wait for CONNECTED, after ERRORs if it was `refused` before, and give its headers."""
+        return _headers(self._take(lambda event: event["event"] == "connected", closing=refused))
 
     def refusal(self, **options: str) -> Headers:
         """Try to connect, and give the headers of the ERROR."""

@@ -8,8 +8,10 @@ let client;
 serve({
   connect(command) {
     trust(command.ca);
-    let tickets = [command.headers.passcode]; // one connection, and nothing after it
-    client = new Client({ url: command.url, ticket: () => tickets.pop() ?? 'none', pause: { minMs: 1, maxMs: 2 } });
+    const secrets = command.headers.passcode.split(','); // one for each connection, and nothing after them
+    const next = () => secrets.shift() ?? 'none';
+    const credentials = command.headers.login === 'jwt' ? { token: next } : { ticket: next };
+    client = new Client({ url: command.url, ...credentials, pause: { minMs: 1, maxMs: 2 } });
     client.on('state', ({ status, session, error }) => {
       if (status === 'connected') tell('connected', { headers: { session } });
       else if (status === 'waiting') tell('error', { headers: { code: error.code }, body: error.message });

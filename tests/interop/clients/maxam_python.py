@@ -21,7 +21,8 @@ def tell(event: str, **rest: Any) -> None:
 def connect(command: Any) -> sync.Client | None:
     """Connect with a ticket."""
     try:
-        found = sync.connect(command["url"], ticket=command["headers"]["passcode"], ca=command["ca"])
+        kind = "token" if command["headers"]["login"] == "jwt" else "ticket"
+        found = sync.connect(command["url"], ca=command["ca"], **{kind: command["headers"]["passcode"]})
     except GatewayError as error:
         tell("error", headers={"code": error.code})
         return None
