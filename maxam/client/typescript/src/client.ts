@@ -7,7 +7,7 @@ import { CREDENTIAL_CODES, MaxamError } from "./errors.ts";
 import { writeJson } from "./json.ts";
 import { LiveMap, type ValuesOptions } from "./live-map.ts";
 import type { Headers } from "./stomp.ts";
-import { type Transport, webSocket } from "./transport.ts";
+import { openAhead, type Transport, webSocket } from "./transport.ts";
 
 /** A connection that lived this long was stable: the pauses start again with the shortest. */
 const STABLE_MS = 10_000;
@@ -158,17 +158,26 @@ export class Client {
     let login: OutHeaders;
     const abort = new AbortController();
     this.#abort = abort;
+    const given = this.#options.transport ?? webSocket;
+    let ahead: ReturnType<typeof openAhead> | undefined;
     try {
+      // A page that loads waits for the slower of backend and gateway, not for one after the other. Later attempts do not burden the
+      // gateway while the backend is away.
+      if (this.#attempts === 1) ahead = openAhead(given, url);
       login = await this.#login(abort, timeoutMs);
     } catch (error) {
+      ahead?.drop();
       if (!abort.signal.aborted || abort === this.#abort) this.#ended(asError(error));
       return;
     }
-    if (abort !== this.#abort) return; // closed meanwhile
+    if (abort !== this.#abort) {
+      ahead?.drop(); // closed meanwhile
+      return;
+    }
     const headers = { host: this.#options.host ?? "MAXVAPI", "client-id": this.#session, ...login };
     try {
       const connection: Connection = new Connection(
-        this.#options.transport ?? webSocket,
+        ahead?.transport ?? given,
         url,
         headers,
         timeoutMs,

@@ -26,6 +26,30 @@ export interface Transport {
 }
 
 /**
+ * A transport whose stream is opened now, before somebody asks for it. Its events wait until then. `drop` closes it.
+ *
+ * Throws a MaxamError if the address is invalid.
+ */
+export function openAhead(transport: Transport, url: string): { readonly transport: Transport; drop(): void } {
+  const waiting: ((events: ChannelEvents) => void)[] = [];
+  let taker: ChannelEvents | undefined;
+  const take = (event: (events: ChannelEvents) => void) => (taker ? event(taker) : waiting.push(event));
+  const channel = transport.open(url, {
+    opened: () => take((events) => events.opened()),
+    received: (bytes) => take((events) => events.received(bytes)),
+    ended: (error) => take((events) => events.ended(error)),
+  });
+  const open = (_url: string, events: ChannelEvents) => {
+    queueMicrotask(() => {
+      for (const event of waiting) event(events);
+      taker = events;
+    });
+    return channel;
+  };
+  return { transport: { heartBeatMs: transport.heartBeatMs, open }, drop: () => channel.close() };
+}
+
+/**
  * STOMP over WebSocket.
  *
  * The client sends no heart-beats: browsers slow the timers of hidden tabs to one a minute. The gateway sends WebSocket pings,
