@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import trio
 
 from maxam.avro.json.rows import WITHHELD, may_be_personal, topic_row, value_fields
+from maxam.background import enter_background
 from maxam.compiled import child_environment
 from maxam.errors import ConfigurationError, MaxamError
 from maxam.globs import destination_problem
@@ -173,7 +174,7 @@ def _row(change: Change, schemas: _Schemas, request: HistoryRequest) -> dict[str
 
 def main() -> int:
     """Run the process: the request comes on standard input, the page goes to standard output."""
-    os.nice(_NICENESS)
+    enter_background(_NICENESS)
     request = HistoryRequest(**json.load(sys.stdin))
     try:
         found = page(request)

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, final
 
 import trio
 
+from maxam.background import enter_background
 from maxam.compiled import child_environment
 from maxam.errors import ConfigurationError, JournalError, MaxamError
 from maxam.gateway.auto_reset_event import AutoResetEvent
@@ -311,7 +312,7 @@ def _clear(folder: Path) -> None:
 
 def main() -> int:
     """Run the process; what was made goes to standard output, as JSON."""
-    os.nice(_NICENESS)
+    enter_background(_NICENESS)
     journal, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     try:
         if folder.is_relative_to(journal):

@@ -42,6 +42,11 @@ class Senders:
         self._episodes: Final[dict[str, _Episode]] = {}  # the one with the oldest rejected SEND first
         self._counted: Final[dict[int, tuple[int, int, int]]] = {}  # by number of a connection: what was added already
 
+    @property
+    def watching(self) -> bool:
+        """Return True if a principal has an episode, so that each of its connections counts."""
+        return bool(self._episodes)
+
     def count(self, number: int, sends: int, connection: Outbox, now_s: float) -> None:
         """Add what a connection has sent since it was last counted.
 

@@ -24,6 +24,7 @@ from typing import Final, final
 
 import trio
 
+from maxam.background import enter_background
 from maxam.broker.broker import Broker
 from maxam.broker.summary import summed_up
 from maxam.compiled import child_environment
@@ -385,7 +386,7 @@ def _last_line(output: bytes) -> str:
 def main() -> int:
     """Run the process; the path of the snapshot goes to standard output, and `expired SEGMENTS BYTES FIRST LAST`."""
     if URGENT not in sys.argv[9:]:
-        os.nice(_NICENESS)
+        enter_background(_NICENESS)
     gc.disable()  # nothing of the state is garbage before the end
     folder = sys.argv[1]
     try:

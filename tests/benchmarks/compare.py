@@ -49,7 +49,7 @@ from tests.benchmarks.chart import (
     draw_throughput,
 )
 from tests.benchmarks.connections import come_and_go, held
-from tests.benchmarks.machine import BODY_BYTES, machine, yardsticks
+from tests.benchmarks.machine import BODY_BYTES, machine, touch_memory, yardsticks
 from tests.benchmarks.suite import (
     BROKER_CORE,
     Outcome,
@@ -543,6 +543,7 @@ def compare_command(
     if chart is not None:
         chart.mkdir(parents=True, exist_ok=True)
         check(chart / FRESHNESS)
+    touch_memory()
     found = contenders(artemis_home)
     names = list(dict.fromkeys(brokers)) or list(CONTENDERS if artemis_home is None else found)
     measurements = list(dict.fromkeys(only)) or list(MEASUREMENTS)

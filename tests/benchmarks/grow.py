@@ -38,6 +38,7 @@ from tests.benchmarks.brokers.broker import Broker
 from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.brokers.process import process_cpu_s, tree
 from tests.benchmarks.connections import held
+from tests.benchmarks.machine import touch_memory
 from tests.benchmarks.plots import Claim, Curve, Panel, check, draw, farthest
 from tests.benchmarks.recovery import build_journal
 from tests.benchmarks.suite import Suite, broker_core_option
@@ -731,6 +732,7 @@ def grow_command(
     """
     if plots is not None:
         check(plots)
+    touch_memory()
     good = grow(Suite(seconds, runs, "fsync", as_json, broker_core), only or NAMES, runs, plots, as_json)
     if not good:
         sys.exit(1)

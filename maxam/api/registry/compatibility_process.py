@@ -5,7 +5,6 @@ runs. So nothing of it is done in the gateway's process.
 """
 
 import json
-import os
 import sys
 from collections.abc import Iterable
 from typing import Final
@@ -16,6 +15,7 @@ from maxam.avro.compatibility import check_minors
 from maxam.avro.rule import SchemaVersion
 from maxam.avro.schema import Schema, parse_schema
 from maxam.avro.source import read_source
+from maxam.background import enter_background
 from maxam.compiled import child_environment
 from maxam.errors import SchemaError
 
@@ -86,7 +86,7 @@ def _older(line: bytes) -> SchemaVersion:
 
 def main() -> int:
     """Run the process: the reasons go to standard output, as a JSON array."""
-    os.nice(_NICENESS)
+    enter_background(_NICENESS)
     mode, given, *olders = sys.stdin.buffer.read().split(b"\n")
     try:
         schema = parse_schema(read_source("schema", json.loads(given).encode(errors="surrogatepass")))

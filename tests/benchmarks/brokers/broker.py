@@ -8,7 +8,7 @@ from maxam.bench.plan import Headers
 from maxam.bench.syntax import DestinationSyntax
 from maxam.bench.target import Role, Target, TlsFiles
 from maxam.pki.certificates import issue_development_certificates
-from tests.benchmarks.brokers.process import cpu_s, resident_mib
+from tests.benchmarks.brokers.process import cpu_s, process_cpu_s, resident_mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,10 @@ class Broker:
     def cpu_s(self) -> float:
         """Return the processor time that it and the processes it started have used."""
         return cpu_s(self.pid)
+
+    def own_cpu_s(self) -> float:
+        """Return the processor time that its first process has used, without those it started."""
+        return process_cpu_s(self.pid)
 
     def resident_mib(self) -> float:
         """Return the memory that it and the processes it started hold."""

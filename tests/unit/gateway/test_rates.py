@@ -1,7 +1,13 @@
 """Rates: totals are what was counted, a topic's rate is its own count, and what is kept is bounded."""
 
+from types import SimpleNamespace
+
+import trio
+from trio.testing import MockClock
+
 from maxam.gateway import rates
 from maxam.gateway.rates import HISTORY_SAMPLES, TOPICS_SHOWN_MAX, Rates
+from maxam.gateway.senders import STREAK_MIN
 from tests.support.sans_io import World, forget_deletes
 
 WALL_US = 1_700_000_000_000_000
@@ -106,3 +112,42 @@ def test_a_topic_counts_its_changes() -> None:
     world.commit()
     assert world.broker.store.topics[b"X/a"].updates == 4
     assert world.restart().broker.store.topics[b"X/a"].updates == 4
+
+
+def test_the_rates_of_a_session_are_those_since_the_last_check() -> None:
+    """Also after a time without traffic. Before the second check they are unknown, and an idle session is not busy."""
+    world = World.make()
+    client = world.client()
+    known: list[tuple[float | None, float | None]] = []
+    busy: list[list[float]] = []
+
+    async def measure() -> None:
+        found = Rates(world.broker, [SimpleNamespace(number=7, peer=client.peer)])  # type: ignore[list-item]
+        for sends in (3, 6, 0, 0, 4):
+            for _ in range(sends):
+                client.send("X/a")
+            await found.measure_sessions()
+            known.append(found.of(7))
+            busy.append([session.sends_per_s for session in found.busy_sessions])
+            await trio.sleep(2)
+
+    trio.run(measure, clock=MockClock(autojump_threshold=0))
+    assert known == [(None, None), (3.0, 0.0), (0.0, 0.0), (0.0, 0.0), (2.0, 0.0)]
+    assert busy == [[], [3.0], [], [], [2.0]]
+
+
+def test_a_rejected_send_is_found_in_a_session_that_was_idle() -> None:
+    """Health hears of it although the connection was skipped while it sent nothing."""
+    world = World.make()
+    client = world.client()
+
+    async def measure() -> list[str]:
+        found = Rates(world.broker, [SimpleNamespace(number=7, peer=client.peer)])  # type: ignore[list-item]
+        for sends in (0, 0, STREAK_MIN):
+            for _ in range(sends):
+                client.send("Y/a")
+            await found.measure_sessions()
+            await trio.sleep(2)
+        return [text.partition(":")[0] for text in found.senders.degraded(trio.current_time())]
+
+    assert "sends-rejected" in trio.run(measure, clock=MockClock(autojump_threshold=0))
