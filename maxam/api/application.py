@@ -58,6 +58,7 @@ from maxam.api.view import View
 from maxam.avro.json.decoding import iso_time
 from maxam.error_codes import INTERNAL
 from maxam.errors import ProtocolError
+from maxam.gateway.listener import address_text
 from maxam.gateway.log import log_event
 from maxam.records import Identity
 
@@ -112,6 +113,7 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
         call = Call(view, request, Identity(principal or "", fingerprint or ""))
         try:
             _admit(call, principal, right, writes)
+            _record_use(call)
             if writes and request.scope["path"] not in _OWN_WRITES:
                 _require_serving(call)
             response = await _answered(call, handler)
@@ -141,6 +143,13 @@ def _guarded(view: View, method: str, right: str, handler: Handler) -> Callable[
         return response
 
     return observed
+
+
+def _record_use(call: Call) -> None:
+    """Record that a principal has used its certificate."""
+    request, gateway = call.request, call.gateway
+    address = "" if request.client is None else address_text(*request.client)
+    gateway.seen.record(call.caller, address, gateway.access.valid_until(request.scope["state"][CHAIN]) or "")
 
 
 def _require_serving(call: Call) -> None:

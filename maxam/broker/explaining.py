@@ -42,7 +42,7 @@ class Explanation:
 
     Attributes:
         principal: Name of the principal. Empty if the policy has no principal with the fingerprint.
-        verdict: `allowed` or `denied` for a SEND. For a receive glob the granted share: `all`, `part` or `nothing`. `undecided` is `part`
+        verdict: `allowed` or `denied` for a SEND or an admin right. For a receive glob the granted share: `all`, `part` or `nothing`. `undecided` is `part`
             at least.
         why: One sentence with the rule that decides.
         decisive: That rule. Empty if the reason is that there is none.
@@ -54,7 +54,7 @@ class Explanation:
     """
 
     principal: str
-    action: Literal["send", "receive"]
+    action: Literal["send", "receive", "admin"]
     target: str
     verdict: Verdict
     why: str
@@ -153,6 +153,30 @@ def explain_receive(policy: Policy, principal: str, glob: Glob, states_max: int 
     remedies = () if verdict == "all" else _remedies_of_glob(policy, known, glob, states_max)
     compared, will = tuple(grants), _will(known)
     return Explanation(principal, "receive", glob.text, verdict, why, decisive, compared, None, example, remedies, will)
+
+
+def explain_right(policy: Policy, principal: str, right: str) -> Explanation:
+    """Return whether a principal has an admin right, and why."""
+    known = policy.principals.get(principal)
+    if known is None:
+        why = _unknown(policy, principal)
+        return Explanation(principal, "admin", right, "denied", why, (), (), None, "", ())
+    held = [policy.capabilities[name] for name in dict.fromkeys(known.capabilities)]
+    grants = tuple(
+        Grant(one.name, one.file, f"{one.place}.admin[{at}]", granted, "matches" if granted == right else "no match")
+        for one in held
+        for at, granted in enumerate(one.admin)
+    )
+    decisive = tuple(grant for grant in grants if grant.match == "matches")[:1]
+    if decisive:
+        verdict: Verdict = "allowed"
+        why = f"the capability {decisive[0].by} grants it"
+    else:
+        verdict, why = "denied", f"none of its capabilities ({', '.join(known.capabilities)}) grants it"
+        if not known.capabilities:
+            why = f"{known.name} has no capabilities"
+    remedies = () if decisive else tuple(one.name for one in policy.capabilities.values() if right in one.admin)
+    return Explanation(principal, "admin", right, verdict, why, decisive, grants, None, "", remedies[:_REMEDIES_MAX])
 
 
 def covers(wide: Sequence[Glob], narrow: Glob, states_max: int = STATES_MAX) -> bool:

@@ -26,6 +26,10 @@ _COMMANDS: Final = {
         "maxam.cli.commands.bridges:bridges",
         "List, show, pause, resume and drill the bridges between this gateway and others; check a bridge's configuration.",
     ),
+    "can-i": (
+        "maxam.cli.commands.identity:can_i",
+        "Show whether your certificate may send to a destination, receive a glob, or has an admin right.",
+    ),
     "certs": (
         "maxam.cli.commands.certs:certs",
         "Manage a local certificate authority: issue, list, renew and revoke certificates.",
@@ -63,6 +67,10 @@ _COMMANDS: Final = {
         "Verify, dump, repair, back up and restore the files of journals.",
     ),
     "policy": ("maxam.cli.commands.policy:policy", "Check policies, explain what they allow, compare them."),
+    "principals": (
+        "maxam.cli.commands.principals:principals",
+        "List principals with their rights, certificates and sessions, and when each was seen last.",
+    ),
     "rejects": (
         "maxam.cli.commands.rejects:rejects",
         "Show the last rejected SENDs, why they were rejected, and send them again.",
@@ -83,6 +91,10 @@ _COMMANDS: Final = {
         "Show rates, subscriptions that are behind, and busy topics and sessions, live.",
     ),
     "topics": ("maxam.cli.commands.topics:topics", "Show, watch, put and delete topics, and see their history."),
+    "whoami": (
+        "maxam.cli.commands.identity:whoami",
+        "Show the principal of your certificate, its rights, and until when the certificate is valid.",
+    ),
 }
 
 

@@ -140,6 +140,10 @@ class AccessMonitor:
         """Record the certificates of a new connection, so that their end is checked."""
         self._note_expiry(self._loaded(), chain, time.time())
 
+    def valid_until(self, chain: Chain) -> str | None:
+        """Return until when a chain of certificates is valid, in ISO 8601. None without one."""
+        return _shown_time(self._loaded().authorities.validity_of(chain)[0]).replace(" ", "T") if chain else None
+
     def granted(self, grant: Grant) -> None:
         """Record the grant of a new connection without a certificate, so that its end is checked."""
         if grant.maker is not None:

@@ -104,7 +104,7 @@ class Audit:
     """Takes events from the event loop and has a thread write them. All methods but `close` belong to the event loop.
 
     Attributes:
-        observe: Called with each event, its principal, address, reason and facts, before it is written or counted.
+        observers: Called with each event, its principal, address, reason and facts, before it is written or counted.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Audit:
             clock: Monotonic seconds.
             wall: Seconds since the epoch.
         """
-        self.observe: Callable[[str, Identity, str, str, Mapping[str, object]], None] | None = None
+        self.observers: Final[list[Callable[[str, Identity, str, str, Mapping[str, object]], None]]] = []
         self._on: Final = settings.files_max > 0
         self._lines_max: Final = settings.lines_per_minute_max
         self._clock: Final = clock
@@ -176,8 +176,8 @@ class Audit:
             reason: Reason for the outcome.
             facts: Further facts. Those that are None are left out. No bodies, no secrets.
         """
-        if self.observe is not None:
-            self.observe(event, who, address, reason, facts)
+        for observe in self.observers:
+            observe(event, who, address, reason, facts)
         if not self._on:
             return
         if event == STOPPED:

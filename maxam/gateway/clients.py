@@ -323,7 +323,10 @@ class Clients:
             self.connected[peer.connection] = connection
             self._access.connected(peer, connection.chain)
             who = Identity(peer.principal, peer.fingerprint)
-            facts = {"session": peer.client_id} | ({} if connection.grant is None else connection.grant.facts())
+            until = self._access.valid_until(connection.chain)
+            facts: dict[str, object] = {"session": peer.client_id, "certificate_until": until}
+            if connection.grant is not None:
+                facts |= connection.grant.facts()
             self._audit.record(CONNECTED, "accepted", who, connection.address, "", **facts)
             self._presence.connected(peer.principal, peer.client_id, connection.address, trio.current_time())
         if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):

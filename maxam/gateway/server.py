@@ -49,6 +49,7 @@ from maxam.gateway.rejects import RejectedSends
 from maxam.gateway.reload import Reloader
 from maxam.gateway.revocation import Chain
 from maxam.gateway.role import GatewayRole
+from maxam.gateway.seen_certificates import SeenCertificates
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.snapshot import Snapshots
 from maxam.gateway.staleness import Staleness
@@ -104,6 +105,7 @@ class Gateway:
         shadows: Trials of candidate versions.
         audit: Log of the operations of clients and operators.
         connect_problems: Clients that cannot connect, or do not stay connected.
+        seen: Certificates with which principals came since the start.
         backups: Made when operators ask for one.
         bridges: Processes that forward topics to other gateways, and back.
         watermarks: Whether memory or disk run short.
@@ -196,7 +198,8 @@ class Gateway:
             )
         self.audit: Final = Audit(settings.audit, audit_folder(settings), OsDisk())
         self.connect_problems: Final = ConnectProblems(trio.current_time, lambda: time.time_ns() // 1000)
-        self.audit.observe = self.connect_problems.observe
+        self.seen: Final = SeenCertificates(lambda: time.time_ns() // 1000)
+        self.audit.observers.extend((self.connect_problems.observe, self.seen.observe))
         self.reloader.on_outcome = self.audit.reloaded
         self.access.on_expelled = self.audit.expelled
         broker.subscribing.individual_acks = settings.listener.client_individual == "individual"

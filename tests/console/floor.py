@@ -19,7 +19,7 @@ from tests.support.gateway_process import GatewayProcess, admin_environment
 from tests.support.raw_client import RawClient
 
 BUSY: Final = 100  # topics that go on changing
-CLIENTS: Final = ("operator", "machines", "table", "hostile", "stranger", "reader")
+CLIENTS: Final = ("operator", "machines", "table", "hostile", "stranger", "reader", "observer")
 # Characters that the grammar of destinations and of client-ids allows.
 HOSTILE_PRINCIPAL: Final = "<b onclick=alert(4)>hostile</b>"
 HOSTILE_TOPIC: Final = "X/<img_src=x_onerror=alert(1)>.Counter"
@@ -56,6 +56,7 @@ SCHEMAS: Final = {
 _RIGHTS: Final = {
     "machines": 'send = ["X/*", "B/*"]\nreceive = ["X/*"]',
     "operations": 'send = ["X/*"]\nreceive = ["X/*"]\nadmin = ["read", "write", "metrics"]',
+    "observations": 'receive = ["X/*"]\nadmin = ["read"]',
     "nothing": "",
 }
 _PARSED: Final = parse_schema(
@@ -175,6 +176,7 @@ def open_floor(folder: Path, settings: str = "", *, keeps_port: bool = False) ->
         "table": "machines",
         "hostile": "machines",
         "reader": "nothing",
+        "observer": "observations",
     }
     principals = "".join(
         f'[[principals]]\nname = "{HOSTILE_PRINCIPAL if name == "hostile" else name}"\n'

@@ -361,6 +361,48 @@ def test_without_the_right_it_says_so(browser: Browser, floor: Floor) -> None:
             expect(tab.page.locator("body")).to_have_css("max-width", "672px")  # its style is one that it may have
 
 
+def test_principals_show_their_rights_and_tokens_to_those_who_may_enrol(tab: OpenTab, floor: Floor) -> None:
+    """A row opens rights and certificates. Tokens are asked for with the right enrol only, and an unused one can be revoked."""
+    token = {"id": "t1", "principal": "new", "capabilities": ["machines"], "owns": None, "made_by": "operator"}
+    token |= {"made_at": "2026-01-01T00:00:00Z", "expires_at": "2199-01-01T00:00:00Z", "used_at": ""}
+    with RawClient(floor.gateway, "table", client_id="seen"), tab() as operator:
+        page = operator.open("principals?find=tab")
+        row = page.get_by_role("row").filter(has_text="table")
+        expect(row).to_contain_text("connected")
+        expect(row).to_contain_text("expires in")
+        row.get_by_role("button").click()
+        expect(page.locator(".panel .facts").first).to_contain_text("X/*")
+        expect(page.locator(".panel .hex")).to_have_count(1)
+        expect(page.locator(".tokens")).to_be_hidden()
+        rights = ["read", "write", "enrol"]
+        page.route("**/v1/about", lambda route: route.fulfill(json={**route.fetch().json(), "admin_rights": rights}))
+        page.route("**/v1/enrolment-tokens", lambda route: route.fulfill(json={"tokens": [token]}))
+        page.keyboard.press("Escape")
+        page.keyboard.press("p")
+        page.keyboard.press("p")
+        expect(page.locator(".tokens tbody tr")).to_contain_text("waits for its client")
+        expect(page.get_by_role("button", name="Revoke …")).to_be_visible()
+
+
+def test_an_observer_is_offered_no_change(browser: Browser, floor: Floor) -> None:
+    """With the right read alone, a session, a topic and the backups show no button that changes something."""
+    floor.send("machines", "X/Seen.Blob", b"v")
+    with (
+        RawClient(floor.gateway, "table", client_id="observed"),
+        operator(browser, floor.origin, floor.gateway.certificates, name="observer") as tab,
+    ):
+        page = tab.open("sessions?find=observed")
+        page.get_by_role("row").filter(has_text="observed").get_by_role("button").click()
+        expect(page.locator(".panel .facts")).to_contain_text("connected")
+        expect(page.locator("html.read-only")).to_have_count(1)
+        expect(page.locator(".change-button:visible")).to_have_count(0)
+        assert page.locator(".change-button").count() == 2
+        page.goto(page.url.split("#")[0] + "#/topics?glob=X/Seen.*")
+        page.locator(ROWS).click()
+        expect(page.locator(".change-button")).to_have_count(1)
+        expect(page.locator(".change-button:visible")).to_have_count(0)
+
+
 def test_a_lost_right_is_told_in_words(tab: OpenTab) -> None:
     """A refusal of the gateway while the page is open is shown with its remedy."""
     with tab() as operator:
@@ -511,6 +553,7 @@ VIEWS = (
     "schemas",
     "connections",
     "problems",
+    "principals",
     "journal",
     "about",
 )

@@ -24,7 +24,7 @@ function leave() {
  * Rights of the caller, by the last answer of `/v1/about`. Until then it is the gateway that refuses. `as_of` is the time of the
  * state that an observer showed last; empty for other gateways.
  */
-export const access = { write: true, as_of: "" };
+export const access = { write: true, enrol: false, as_of: "" };
 
 /** Why the gateway was not asked or did not do it. */
 export class Problem extends Error {

@@ -1,6 +1,6 @@
 /** Questions before something is changed, and what became of it. */
 
-import { access, Problem } from "./api.js";
+import { Problem } from "./api.js";
 import { add, badge, client, el, icon } from "./dom.js";
 import { sentence } from "./text.js";
 
@@ -14,13 +14,12 @@ import { sentence } from "./text.js";
  */
 
 /**
- * A button that changes something, which is disabled for callers without the right.
+ * A button that changes something. Callers without the right do not see it (`read-only` of the page).
  * @param {import("./dom.js").Attributes} attributes
  * @param {string} word
  */
 export function action(attributes, word) {
-  const needs = access.write ? {} : { disabled: true, title: "This needs the admin right write." };
-  return el("button", { type: "button", ...attributes, ...needs }, word);
+  return el("button", { type: "button", ...attributes, class: `change-button ${attributes.class ?? ""}` }, word);
 }
 
 /**

@@ -12,6 +12,7 @@ import * as connections from "./views/connections.js";
 import * as journal from "./views/journal.js";
 import * as overdue from "./views/overdue.js";
 import * as overview from "./views/overview.js";
+import * as principals from "./views/principals.js";
 import * as problems from "./views/problems.js";
 import * as rejects from "./views/rejects.js";
 import * as schemas from "./views/schemas.js";
@@ -48,6 +49,7 @@ const VIEWS = {
   schemas: { title: "Schemas", icon: "schemas", key: "m", show: schemas.show },
   connections: { title: "Connections", icon: "connections", key: "c", show: connections.show },
   problems: { title: "Cannot connect", icon: "problems", key: "n", show: problems.show },
+  principals: { title: "Principals", icon: "principals", key: "p", show: principals.show },
   journal: { title: "Journal and backups", icon: "journal", key: "j", show: journal.show },
   about: { title: "About", icon: "about", key: "a", show: about.show },
 };
@@ -168,6 +170,8 @@ function tellPause() {
 /** @param {any} answer of /v1/about */
 function compareGateway(answer) {
   access.write = answer.admin_rights?.includes("write") ?? true;
+  access.enrol = answer.admin_rights?.includes("enrol") ?? false;
+  root.classList.toggle("read-only", !access.write);
   const now = String(answer.server ?? "");
   if (version && version !== now) {
     reload.hidden = false;

@@ -14,11 +14,12 @@ from maxam.broker.explaining import (
     Difference,
     differences,
     explain_receive,
+    explain_right,
     explain_send,
     find_oddities,
     moved_fingerprints,
 )
-from maxam.broker.policy import Policy, inspect_policies, load_policies
+from maxam.broker.policy import ADMIN_RIGHTS, Policy, inspect_policies, load_policies
 from maxam.cli.options import FILE, FOLDER, json_option, with_credentials
 from maxam.config import Limits
 from maxam.counting import counted
@@ -108,6 +109,7 @@ def policy_check(files: tuple[Path, ...], schemas: Path | None, strict: bool, as
 @click.option("--fingerprint", metavar="HEX", help="SHA-256 of the principal's certificate.")
 @click.option("--send", metavar="DESTINATION", help="Destination of a SEND.")
 @click.option("--receive", metavar="GLOB", help="Glob of a subscription.")
+@click.option("--right", type=click.Choice(sorted(ADMIN_RIGHTS)), help="Admin right.")
 @click.option(
     "--policy",
     "files",
@@ -124,10 +126,11 @@ def policy_explain(
     fingerprint: str | None,
     send: str | None,
     receive: str | None,
+    right: str | None,
     files: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Name the rule by which somebody may, or may not, SEND to a destination or receive what a glob matches.
+    """Show the rule by which a principal may, or may not, send to a destination, receive a glob, or use an admin right.
 
     Exits with 1 if it may not at all. Without --policy the gateway is asked, which needs the right read.
 
@@ -137,15 +140,15 @@ def policy_explain(
     """  # noqa: D301 a mark of click's: the lines stay as they are
     if (principal is not None) + (certificate is not None) + (fingerprint is not None) != 1:
         raise click.UsageError("give one of --principal, --cert and --fingerprint")
-    if (send is None) == (receive is None):
-        raise click.UsageError("give either --send or --receive")
+    what = {name: text for name, text in (("send", send), ("receive", receive), ("right", right)) if text is not None}
+    if len(what) != 1:
+        raise click.UsageError("give one of --send, --receive and --right")
     if certificate is not None:
         fingerprint = _fingerprint(certificate)
     if files:
-        answer = _explain_here(files, principal, fingerprint, send, receive)
+        answer = _explain_here(files, principal, fingerprint, **what)
     else:
         who = {"fingerprint": fingerprint} if fingerprint is not None else {"principal": principal or ""}
-        what = {"receive": receive} if receive is not None else {"send": send or ""}
         with Remote(credentials) as remote:
             answer = remote.get("/v1/policy/explain", **who, **what)
     if as_json:
@@ -233,7 +236,12 @@ def _fingerprint(certificate: Path) -> str:
 
 
 def _explain_here(
-    files: Sequence[Path], principal: str | None, fingerprint: str | None, send: str | None, receive: str | None
+    files: Sequence[Path],
+    principal: str | None,
+    fingerprint: str | None,
+    send: str | None = None,
+    receive: str | None = None,
+    right: str | None = None,
 ) -> dict[str, Any]:
     """Explain by files; lines of them are added to places."""
     texts = _read(files)
@@ -248,6 +256,8 @@ def _explain_here(
     name = principal or ""
     if send is not None:
         explained = explain_send(loaded, name, send, limits.destination_bytes_max)
+    elif right is not None:
+        explained = explain_right(loaded, name, right)
     else:
         try:
             glob = compile_glob(receive or "", limits)

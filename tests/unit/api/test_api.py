@@ -37,6 +37,7 @@ from maxam.gateway.freshness import Freshness
 from maxam.gateway.quarantine import Quarantine, take_rejected
 from maxam.gateway.rates import Rates
 from maxam.gateway.role import Alone
+from maxam.gateway.seen_certificates import SeenCertificates
 from maxam.gateway.server import Gateway
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import Staleness
@@ -133,6 +134,8 @@ class World:
         self.fronts = None
         self.links = None
         self.clients = SimpleNamespace(connected={})
+        self.seen = SeenCertificates(lambda: 0)
+        self.access = SimpleNamespace(valid_until=lambda _chain: None)
         self.address = ("127.0.0.1", 61614)
         self.settings = self
         self.listener = ListenerSettings()

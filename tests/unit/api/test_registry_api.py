@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -23,6 +24,7 @@ from maxam.broker.policy import load_policy
 from maxam.config import AuditSettings, Limits
 from maxam.gateway.audit import Audit
 from maxam.gateway.role import Alone
+from maxam.gateway.seen_certificates import SeenCertificates
 from maxam.gateway.server import Gateway
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal
@@ -67,6 +69,8 @@ class World:
         self.broker = Broker(limits, load_policy(POLICY.encode(), "policy", limits), load_registry(files))
         self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
         self.role = Alone(cast("Journal", None))
+        self.seen = SeenCertificates(lambda: 0)
+        self.access = SimpleNamespace(valid_until=lambda _chain: None)
         self.application = make_application(View(cast("Gateway", self)))
 
     @property

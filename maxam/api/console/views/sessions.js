@@ -1,6 +1,6 @@
 /** The sessions, the topics owed to each, and for how long it has waited. */
 
-import { access, change, get, path, sessionPath } from "../api.js";
+import { change, get, path, sessionPath } from "../api.js";
 import { facts } from "../chart.js";
 import { action, confirm, nothing, refusal } from "../dialogs.js";
 import { add, badge, client, cut, el, fill } from "../dom.js";
@@ -91,8 +91,7 @@ function showSession(session, changed) {
     1500,
     ({ row, rows }) => {
       if (!body.isConnected) fill(holder, body);
-      kick.disabled = !row.connected || !access.write;
-      drop.disabled = !access.write;
+      kick.disabled = !row.connected;
       facts(list, [
         ["State", row.connected ? badge("ok", "connected") : badge("idle", "away")],
         ["Staleness", staleness(row)],
