@@ -1,6 +1,7 @@
 """The `maxam-admin` command."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, final
 
 import click
 
@@ -98,8 +99,55 @@ _COMMANDS: Final = {
 }
 
 
+@final
+class AdminGroup(LazyGroup):
+    """The commands of `maxam-admin`. Options of the connection may also follow a command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line, after moving options of the connection in front of the command."""
+        return super().parse_args(ctx, self._reordered(ctx, args))
+
+    def _reordered(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments with the options of the connection in front. An option that the command has itself stays there."""
+        try:
+            _, rest, _ = self.make_parser(ctx).parse_args(list(args))
+        except click.UsageError:
+            return args  # the error is reported when they are parsed again
+        command: click.Command | None = self
+        at = 0
+        while isinstance(command, click.Group) and at < len(rest) and not rest[at].startswith("-"):
+            command = command.get_command(click.Context(command), rest[at])
+            at += 1
+        if command is None or isinstance(command, click.Group) or command.ignore_unknown_options:
+            return args
+        own = {name for option in command.params for name in option.opts}
+        ours = {name: option for option in self.params for name in option.opts if name not in own}
+        moved, kept = _split(rest[at:], ours)
+        return [*args[: len(args) - len(rest)], *moved, *rest[:at], *kept]
+
+
+def _split(args: list[str], ours: Mapping[str, click.Parameter]) -> tuple[list[str], list[str]]:
+    """Return the options that are ours, each with its value, and the other arguments."""
+    moved: list[str] = []
+    kept: list[str] = []
+    at = 0
+    while at < len(args):
+        name, equals, _ = args[at].partition("=")
+        if args[at] == "--":
+            return moved, kept + args[at:]
+        option = ours.get(name)
+        if not isinstance(option, click.Option) or option.is_flag:
+            kept.append(args[at])
+            at += 1
+        else:
+            length = 1 if equals else 2
+            moved += args[at : at + length]
+            at += length
+    return moved, kept
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=AdminGroup,
     lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

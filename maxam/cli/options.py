@@ -8,8 +8,10 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
+from maxam.cli.arranging import FIELDS, NAMES_ONLY, SORT, chosen, columns_of, in_wanted_order, setting
 from maxam.client_config import Given
 from maxam.https_client import Credentials, Remote
+from maxam.terminal.escaping import shown
 from maxam.terminal.options import QUIET, WIDE, in_force, remark
 from maxam.terminal.tables import print_json, print_line, print_table
 
@@ -41,22 +43,46 @@ FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 def json_option(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a command `-o`, `--json` and `-q`, and an argument `as_json`."""
-
-    @click.option(
-        "-o",
-        "--format",
-        "output",
-        type=click.Choice(["table", "json", "wide"]),
-        default="table",
-        show_default=True,
-        help="Form of the output. json is one object per line of a listing, wide a table with all columns.",
+    return _output_option(
+        verb,
+        ["table", "json", "wide"],
+        "Form of the output. json is one object per line of a listing, wide a table with all columns.",
     )
+
+
+def listing_option(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that calls `print_rows` the options of `json_option`, `-o name`, `--sort` and `--columns`."""
+    text = "Form of the output. json is one object per line, wide a table with all columns, name the name of each row."
+    for option in (
+        click.option(
+            "--columns", metavar="FIELD,...", help="Show only these fields of the JSON, in this order."
+        ),
+        click.option(
+            "--sort", metavar="FIELD", help="Sort by a field of the JSON. `-FIELD` begins with the largest."
+        ),
+    ):
+        verb = option(verb)
+    return _output_option(verb, ["table", "json", "wide", "name"], text)
+
+
+def _output_option(verb: Callable[..., None], forms: Sequence[str], text: str) -> Callable[..., None]:
+    @click.option("-o", "--format", "output", type=click.Choice(forms), default="table", show_default=True, help=text)
     @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
     @click.option("-q", "--quiet", is_flag=True, help="Print neither remarks nor confirmations. Errors are printed.")
     @wraps(verb)
-    def run(*args: object, output: str, as_json: bool, quiet: bool, **kwargs: object) -> None:
+    def run(
+        *args: object,
+        output: str,
+        as_json: bool,
+        quiet: bool,
+        sort: str | None = None,
+        columns: str | None = None,
+        **kwargs: object,
+    ) -> None:
         meta = click.get_current_context().meta
-        meta[QUIET], meta[WIDE] = quiet, output == "wide"
+        meta[QUIET], meta[WIDE], meta[NAMES_ONLY] = quiet, output == "wide", output == "name"
+        meta[SORT] = sort
+        meta[FIELDS] = [] if columns is None else [field.strip() for field in columns.split(",")]
         verb(*args, as_json=as_json or output == "json", **kwargs)
 
     return run
@@ -104,14 +130,35 @@ def print_rows(
     whole: str = "--json shows it whole",
     shortened: Sequence[str] = (),
     optional: Sequence[str] = (),
+    names: Sequence[str] = ("destination",),
 ) -> None:
-    """Print a listing as one object a line, or as a table with the `cells` of each row.
+    """Print a listing in the form, in the order and with the fields that the options of `listing_option` ask for.
 
-    Columns of `optional` are left out if all their cells are empty. `print_table` has the other arguments.
+    Args:
+        rows: All rows.
+        limit: Most that are printed.
+        as_json: Print one object a line.
+        columns: Titles of the table.
+        cells: Returns the cells of a row.
+        expendable: Titles of columns that a narrow terminal does without.
+        whole: Advice how to see cells whole.
+        shortened: Titles of columns whose cells stay on one line.
+        optional: Titles of columns that are left out if all their cells are empty.
+        names: Fields that are together the name of a row.
     """
+    fields: list[str] = setting(FIELDS) or []
+    if setting(NAMES_ONLY):
+        for row in islice(in_wanted_order(rows, limit), limit):
+            click.echo("\t".join([shown(str(row[field])) for field in names]))
+        return
     if as_json:
-        for row in islice(rows, limit):
-            print_json(row)
+        for row in islice(in_wanted_order(rows, limit), limit):
+            print_json(chosen(row, fields) if fields else row)
+        return
+    rows = in_wanted_order(rows, (limit or TABLE_ROWS_MAX) + 1)
+    if fields:
+        found = [chosen(row, fields) for row in _first_rows(rows, limit)]
+        print_table(columns_of(fields, found), [list(row.values()) for row in found])
         return
     table = [cells(row) for row in _first_rows(rows, limit)]
     places = [
@@ -119,7 +166,7 @@ def print_rows(
         for place, name in enumerate(columns)
         if name not in optional or any(row[place] not in ("", None) for row in table)
     ]
-    shown = [columns[place] for place in places]
+    titles = [columns[place] for place in places]
     print_table(
-        shown, [[row[place] for place in places] for row in table], expendable, shortened=shortened, whole=whole
+        titles, [[row[place] for place in places] for row in table], expendable, shortened=shortened, whole=whole
     )

@@ -6,6 +6,8 @@ from typing import Any, Final, final
 
 import click
 
+from maxam.terminal.units import duration
+
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d+)?(?:e-?\d{1,2})?)(ms|s|m|h|d)?")
 SINCE_HELP: Final = "15m, 2h or 7d ago, or a time in ISO 8601 such as 2026-11-21T09:30:00Z."
@@ -19,6 +21,19 @@ def _length(text: str, bare_unit: str) -> timedelta | None:
         return timedelta(seconds=float(found[1]) * _UNITS[unit]) if found and unit else None
     except OverflowError:
         return None
+
+
+def age(at: object, now: datetime) -> object:
+    """Return a time in ISO 8601 as its distance from now, such as `5 m 3 s ago` or `in 12 d 4 h`. Anything else stays as it is."""
+    if not isinstance(at, str):
+        return at
+    try:
+        distance_s = (now - datetime.fromisoformat(at)).total_seconds()
+    except (ValueError, TypeError):
+        return at
+    if distance_s < -1:  # clocks differ a little
+        return f"in {duration(-distance_s)}"
+    return f"{duration(max(0.0, distance_s))} ago" if distance_s >= 10 else f"{max(0.0, distance_s):.0f} s ago"
 
 
 @final

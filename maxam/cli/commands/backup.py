@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from maxam.cli.options import json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import json_option, limit_option, listing_option, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.counting import counted
 from maxam.exit_codes import ExitCode
@@ -53,7 +53,7 @@ def backup_create(credentials: Credentials, wait: bool, as_json: bool) -> None:
 
 @backup.command("list")
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 @click.pass_context
@@ -77,6 +77,7 @@ def backup_list(context: click.Context, credentials: Credentials, limit: int | N
             ],
             ["FILES"],
             shortened=["WHY"],
+            names=["name"],
         )
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from maxam.cli.options import FILE, done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import FILE, done, json_option, limit_option, listing_option, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.compiled import child_environment
 from maxam.exit_codes import ExitCode
@@ -35,7 +35,7 @@ def bridges() -> None:
 @bridges.command("list")
 @click.option("--down", is_flag=True, help="List only bridges whose link is down.")
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def bridges_list(credentials: Credentials, down: bool, limit: int | None, as_json: bool) -> None:
@@ -46,7 +46,7 @@ def bridges_list(credentials: Credentials, down: bool, limit: int | None, as_jso
             rows,
             limit,
             as_json,
-            ["VENUE", "LINK", "UNKNOWN SINCE", "#BEHIND S", "STATE", "#QUARANTINED", "HEARD AT", "HOST", "BECAUSE"],
+            ["VENUE", "LINK", "@UNKNOWN SINCE", "#BEHIND S", "STATE", "#QUARANTINED", "@HEARD AT", "HOST", "BECAUSE"],
             lambda row: [
                 row["venue"],
                 _link(row),
@@ -59,6 +59,7 @@ def bridges_list(credentials: Credentials, down: bool, limit: int | None, as_jso
                 row["because"],
             ],
             ["HOST", "HEARD AT", "BECAUSE", "STATE"],
+            names=["venue"],
         )
 
 

@@ -4,7 +4,15 @@ from typing import Any, final
 
 import click
 
-from maxam.cli.options import done, json_option, limit_option, note_incomplete, print_rows, with_credentials
+from maxam.cli.options import (
+    done,
+    json_option,
+    limit_option,
+    listing_option,
+    note_incomplete,
+    print_rows,
+    with_credentials,
+)
 from maxam.cli.repeating import watch_option
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, NotFoundError, Remote, RemoteError, session_path
@@ -34,7 +42,7 @@ def connections() -> None:
 
 @connections.command("list")
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def connections_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
@@ -82,13 +90,14 @@ def connections_list(credentials: Credentials, limit: int | None, as_json: bool)
             ],
             [*expendable, "MESSAGES", "SENDS", "FRONT"],
             optional=["#FRONT"],
+            names=["id"],
         )
         note_incomplete(remote)
 
 
 @connections.command("problems")
 @limit_option(default=200, most=200)
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def connections_problems(credentials: Credentials, limit: int, as_json: bool) -> None:
@@ -117,6 +126,7 @@ def connections_problems(credentials: Credentials, limit: int, as_json: bool) ->
         ],
         ["FINGERPRINT", "CLIENT-ID", "WHAT TO DO", "KIND"],
         optional=["CLIENT-ID"],
+        names=["kind", "address"],
     )
     more = answer["count"] - len(rows)
     if more or answer["forgotten"]:

@@ -86,7 +86,7 @@ def token_list(credentials: Credentials, as_json: bool) -> None:
             print_json(row)
         return
     print_table(
-        ["ID", "PRINCIPAL", "CAPABILITIES", "OWNS", "MADE BY", "EXPIRES AT", "USED AT"],
+        ["ID", "PRINCIPAL", "CAPABILITIES", "OWNS", "MADE BY", "@EXPIRES AT", "@USED AT"],
         [
             (
                 row["id"],

@@ -2,7 +2,7 @@
 
 import click
 
-from maxam.cli.options import json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import limit_option, listing_option, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.https_client import Credentials, Remote
 
@@ -10,14 +10,14 @@ from maxam.https_client import Credentials, Remote
 @click.command("overdue")
 @click.argument("glob", default="**")
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def topics_overdue(credentials: Credentials, glob: str, limit: int | None, as_json: bool) -> None:
     """List the topics that match GLOB and are older than fresh_within_s of their rule, in order of their names."""
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/overdue", "overdue", glob=glob, limit=200)
-        columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "#FRESH WITHIN S", "#OVERDUE S"]
+        columns = ["DESTINATION", "#REVISION", "@ACCEPTED AT", "PUBLISHER", "#FRESH WITHIN S", "#OVERDUE S"]
         print_rows(
             rows,
             limit,

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from maxam.cli.options import json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import json_option, limit_option, listing_option, print_rows, with_credentials
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.groups import LazyGroup
@@ -78,7 +78,7 @@ def gateway_reload_status(credentials: Credentials, as_json: bool) -> None:
 
 @gateway.command("orphans")
 @limit_option()
-@json_option
+@listing_option
 @with_credentials
 def gateway_orphans(credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List the topics with a value that no rule covers."""
@@ -87,7 +87,7 @@ def gateway_orphans(credentials: Credentials, limit: int | None, as_json: bool) 
             remote.pages("/v1/orphans", "orphans", limit=200),
             limit,
             as_json,
-            ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA"],
+            ["DESTINATION", "#REVISION", "@ACCEPTED AT", "PUBLISHER", "SCHEMA"],
             lambda row: [
                 row["destination"],
                 row["revision"],

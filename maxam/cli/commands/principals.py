@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from maxam.cli.completion import principals as principal_names
-from maxam.cli.options import json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import json_option, limit_option, listing_option, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.https_client import Credentials, NotFoundError, Remote
 from maxam.terminal.groups import CommandGroup
@@ -26,7 +26,7 @@ def principals() -> None:
 @click.option("--unseen-for", type=Duration(), help="List only those that were not seen for this long, such as 30d.")
 @click.option("--expires-within", type=Duration(), help="List only those whose certificate expires within this time.")
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def principals_list(
@@ -56,8 +56,8 @@ def principals_list(
                 "PRINCIPAL",
                 "CAPABILITIES",
                 "ADMIN",
-                "LAST SEEN",
-                "VALID UNTIL",
+                "@LAST SEEN",
+                "@VALID UNTIL",
                 "#CERTIFICATES",
                 "#SESSIONS",
                 "#CONNECTED",
@@ -73,6 +73,7 @@ def principals_list(
                 row["connected"],
             ],
             ["CERTIFICATES", "ADMIN", "SESSIONS", "CAPABILITIES"],
+            names=["principal"],
         )
 
 
@@ -93,7 +94,7 @@ def principals_show(credentials: Credentials, principal: str, as_json: bool) -> 
     certificates = row.pop("certificates")
     print_fields((name, ", ".join(value) if isinstance(value, list) else value) for name, value in row.items())
     print_table(
-        ["CERTIFICATE", "LAST SEEN", "VALID UNTIL", "ADDRESS"],
+        ["CERTIFICATE", "@LAST SEEN", "@VALID UNTIL", "ADDRESS"],
         [(one["fingerprint"], one["last_seen_at"], one["valid_until"], one["address"]) for one in certificates],
         ["ADDRESS"],
     )

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import click
 
-from maxam.cli.options import done, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import done, json_option, limit_option, listing_option, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.https_client import Credentials, Remote, reject_path
 from maxam.terminal.groups import LazyGroup
@@ -35,7 +35,7 @@ def rejects() -> None:
 @click.option("--result", metavar="CODE", help="List only SENDs with this result, such as schema-mismatch.")
 @click.option("--since", type=Moment(), help=f"List what was rejected since: {SINCE_HELP}")
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def rejects_list(
@@ -60,7 +60,7 @@ def rejects_list(
             remote.pages("/v1/rejects", "rejects", limit=200, **parameters),
             limit,
             as_json,
-            ["ID", "REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", "#BYTES", "REASON"],
+            ["ID", "@REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", "#BYTES", "REASON"],
             lambda row: [
                 row["id"],
                 row["rejected_at"],
@@ -72,6 +72,7 @@ def rejects_list(
             ],
             ["BYTES", "REJECTED AT", "RESULT"],
             shortened=["REASON"],
+            names=["id"],
         )
         if as_json:
             return

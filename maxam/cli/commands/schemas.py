@@ -11,7 +11,7 @@ from maxam.avro.json.schemas import rule_row, version_row
 from maxam.avro.registry import Registry
 from maxam.avro.rule import SchemaVersion
 from maxam.cli.commands.schema_options import folder_argument, registry_of, registry_options
-from maxam.cli.options import json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import json_option, limit_option, listing_option, print_rows, with_credentials
 from maxam.counting import counted
 from maxam.errors import ConfigurationError
 from maxam.https_client import Credentials
@@ -124,7 +124,7 @@ def schemas_check(folder: Path, strict: bool, form: str, as_json: bool) -> None:
 @registry_options
 @click.option("--rules", is_flag=True, help="List the rules in their order instead: the first that matches decides.")
 @limit_option()
-@json_option
+@listing_option
 @with_credentials
 def schemas_list(
     credentials: Credentials, folder: Path, live: bool, rules: bool, limit: int | None, as_json: bool
@@ -160,6 +160,7 @@ def schemas_list(
             row["versions"][0]["fingerprints"][registry.fingerprint],
         ],
         ["NEWEST FINGERPRINT", "COMPATIBILITY"],
+        names=["type"],
     )
 
 

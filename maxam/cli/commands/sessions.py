@@ -5,7 +5,15 @@ import click
 from maxam.cli.commands.subscriptions import behind_by, why
 from maxam.cli.completion import client_ids, principals
 from maxam.cli.confirming import END_SESSION, KICK_SESSIONS, ask, ask_many, dry_run_option, yes_option
-from maxam.cli.options import done, json_option, limit_option, note_incomplete, print_rows, with_credentials
+from maxam.cli.options import (
+    done,
+    json_option,
+    limit_option,
+    listing_option,
+    note_incomplete,
+    print_rows,
+    with_credentials,
+)
 from maxam.cli.repeating import watch_option
 from maxam.https_client import Credentials, Remote, RemoteError, session_path
 from maxam.terminal.groups import CommandGroup
@@ -23,7 +31,7 @@ def sessions() -> None:
 @click.option("--client-id", metavar="C", shell_complete=client_ids, help="List only sessions with this client-id.")
 @click.option("--find", metavar="TEXT", help="List only sessions with this text in principal, client-id or address.")
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def sessions_list(
@@ -40,7 +48,7 @@ def sessions_list(
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/sessions", "sessions", limit=200, **parameters)
         expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
-        columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "SINCE"]
+        columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "@SINCE"]
         print_rows(
             rows,
             limit,
@@ -60,6 +68,7 @@ def sessions_list(
                 row["window"],
             ],
             expendable,
+            names=["principal", "client_id"],
         )
         note_incomplete(remote)
 
@@ -113,7 +122,7 @@ def sessions_show(credentials: Credentials, principal: str, client_id: str, as_j
 @sessions.command("wills")
 @click.option("--principal", metavar="P", shell_complete=principals, help="List only last wills of this principal.")
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def sessions_wills(credentials: Credentials, principal: str | None, limit: int | None, as_json: bool) -> None:
@@ -124,7 +133,7 @@ def sessions_wills(credentials: Credentials, principal: str | None, limit: int |
             remote.pages("/v1/wills", "wills", limit=200, **parameters),
             limit,
             as_json,
-            ["PRINCIPAL", "CLIENT-ID", "DESTINATION", "#BODY BYTES", "#DELAY S", "ARMED", "#DUE IN S", "SET AT"],
+            ["PRINCIPAL", "CLIENT-ID", "DESTINATION", "#BODY BYTES", "#DELAY S", "ARMED", "#DUE IN S", "@SET AT"],
             lambda row: [
                 row["principal"],
                 row["client_id"],
@@ -136,6 +145,7 @@ def sessions_wills(credentials: Credentials, principal: str | None, limit: int |
                 row["set_at"],
             ],
             ["SET AT", "BODY BYTES", "ARMED"],
+            names=["principal", "client_id"],
         )
 
 

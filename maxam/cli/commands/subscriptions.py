@@ -7,7 +7,15 @@ import click
 
 from maxam.cli.completion import client_ids, principals, subscription_ids
 from maxam.cli.confirming import END_SUBSCRIPTION, ask, yes_option
-from maxam.cli.options import done, json_option, limit_option, note_incomplete, print_rows, with_credentials
+from maxam.cli.options import (
+    done,
+    json_option,
+    limit_option,
+    listing_option,
+    note_incomplete,
+    print_rows,
+    with_credentials,
+)
 from maxam.cli.repeating import watch_option
 from maxam.cli.screens.top import WHY
 from maxam.counting import counted
@@ -43,7 +51,7 @@ def subscriptions() -> None:
     help="List only subscriptions of sessions with this client-id.",
 )
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def subscriptions_list(
@@ -76,6 +84,7 @@ def subscriptions_list(
                 why(row),
             ],
             ["WHY", "DURABLE", "ACK", *_EXPENDABLE],
+            names=["principal", "client_id", "id"],
         )
         note_incomplete(remote)
 

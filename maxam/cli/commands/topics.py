@@ -7,7 +7,16 @@ import click
 
 from maxam.cli.completion import destinations
 from maxam.cli.confirming import DELETE_TOPIC, DELETE_TOPICS, ask, ask_many, dry_run_option, yes_option
-from maxam.cli.options import WHOLE, done, full_option, json_option, limit_option, print_rows, with_credentials
+from maxam.cli.options import (
+    WHOLE,
+    done,
+    full_option,
+    json_option,
+    limit_option,
+    listing_option,
+    print_rows,
+    with_credentials,
+)
 from maxam.cli.repeating import watch_option
 from maxam.counting import counted
 from maxam.exit_codes import ExitCode
@@ -48,7 +57,7 @@ def topics() -> None:
 @click.option("--values", is_flag=True, help="Show values too, as far as the certificate may receive them.")
 @full_option
 @limit_option()
-@json_option
+@listing_option
 @watch_option
 @with_credentials
 def topics_list(
@@ -72,7 +81,7 @@ def topics_list(
     condition = {} if where is None else {"where": where}
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower(), **condition)
-        columns = ["DESTINATION", "#REVISION", "ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES", "UNKNOWN SINCE"]
+        columns = ["DESTINATION", "#REVISION", "@ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES", "@UNKNOWN SINCE"]
         expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
         print_rows(
             rows,
@@ -91,7 +100,7 @@ def topics_list(
             ],
             expendable,
             WHOLE,
-            optional=["UNKNOWN SINCE"],
+            optional=["@UNKNOWN SINCE"],
         )
 
 
