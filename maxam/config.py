@@ -292,6 +292,13 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The form of the log on standard error."""
+
+    format: Literal["text", "json"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole configuration of a gateway; every path is absolute or relative to the working folder."""
 
@@ -305,6 +312,7 @@ class Settings:
     limits: Limits = Limits()
     enrolment: EnrolmentSettings = EnrolmentSettings()
     audit: AuditSettings = AuditSettings()
+    log: LogSettings = LogSettings()
     presence: PresenceSettings = PresenceSettings()
     link: LinkSettings | None = None  # None: no other gateway can connect
     follow: FollowSettings | None = None  # None: it serves clients

@@ -34,7 +34,7 @@ from maxam.gateway.front_link import FrontLink, FrontLinkError
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.holdings_watch import HoldingsWatch
 from maxam.gateway.loaded_config import SCHEMAS, Content, LoadedConfig, take_contents
-from maxam.gateway.log import log_bug, log_event, start_logging
+from maxam.gateway.log import log_bug, log_event, set_log_format, start_logging
 from maxam.gateway.rates import Rates
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import Staleness
@@ -348,6 +348,7 @@ async def _run(connected: socket.socket, taking: socket.socket) -> None:
     begin = _receive_frame(connected)
     settings, contents, name, slot, epoch, memory_low = pickle.loads(begin.body)  # noqa: S301  # of the process that has started this one
     welcome = wire.read_welcome(_receive_frame(connected).body)
+    set_log_format(settings.log.format)
     loaded = take_contents(settings, contents, None)
     link = FrontLink(connected, _UNSENT_BYTES_MAX)
     broker, position = _read_journal(settings, loaded, welcome.position)

@@ -1,13 +1,15 @@
 """One line per event on standard error, in a form that no peer can forge or flood."""
 
+import json
 import logging
+import math
 import os
 import re
 import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, final
+from typing import Final, Literal, final
 
 from maxam.error_codes import INTERNAL, code_of
 
@@ -44,20 +46,41 @@ def clean(value: object) -> str:
 def log_event(level: int, event: str, /, **values: object) -> None:
     """Log one event as `event key=value ...`; values that are None are left out. See `_line` for `error`."""
     if _LOGGER.isEnabledFor(level):
-        _LOGGER.log(level, "%s", _line(event, values))
+        _LOGGER.log(level, "%s", _Event(event, values))
 
 
 def log_bug(event: str, error: BaseException, /, **values: object) -> None:
     """Log an unexpected error, with its traceback."""
-    _LOGGER.error("%s", _line(event, {**values, "error_code": INTERNAL}), exc_info=error)
+    _LOGGER.error("%s", _Event(event, {**values, "error_code": INTERNAL}), exc_info=error)
 
 
-def _line(event: str, values: Mapping[str, object]) -> str:
-    """Return the line of an event. One with an `error` gets its `error_code`: that of an exception, else the event's name."""
-    error = values.get("error")
-    if error is not None and "error_code" not in values:
-        values = {**values, "error_code": code_of(error) if isinstance(error, BaseException) else event}
-    return " ".join([event, *(f"{key}={clean(value)}" for key, value in values.items() if value is not None)])
+@final
+class _Event:
+    """An event with its values, as a formatter writes it. One with an `error` gets its `error_code`.
+
+    The code is that of an exception, else the event's name. As a text it is `event key=value ...`.
+    """
+
+    def __init__(self, event: str, values: Mapping[str, object]) -> None:
+        error = values.get("error")
+        if error is not None and "error_code" not in values:
+            values = {**values, "error_code": code_of(error) if isinstance(error, BaseException) else event}
+        self.event: Final = event
+        self.values: Final = {key: value for key, value in values.items() if value is not None}
+
+    def __str__(self) -> str:
+        return " ".join([self.event, *(f"{key}={clean(value)}" for key, value in self.values.items())])
+
+    def fields(self) -> dict[str, object]:
+        """Return event and values as JSON has them."""
+        return {"event": self.event, **{key: _json_value(value) for key, value in self.values.items()}}
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "…"
 
 
 @final
@@ -68,9 +91,29 @@ class _Formatter(logging.Formatter):
         """Make one; with `priorities` each line begins with its priority, as systemd's journal reads it."""
         super().__init__()
         self._priorities: Final = priorities
+        self.json = False  # one object a line instead
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+        line = self._json(record, stamp) if self.json else self._text(record, stamp)
+        if self._priorities:
+            priority = next((f"<{number}>" for level, number in _PRIORITIES if record.levelno >= level), "<7>")
+            line = priority + line.replace("\n", f"\n{priority}")
+        return line
+
+    def _json(self, record: logging.LogRecord, stamp: str) -> str:
+        found = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        if isinstance(found, _Event):
+            fields = found.fields()
+        else:
+            fields = {"event": "library", "name": record.name, "text": _json_value(record.getMessage())}
+        fields = {"at": stamp, "level": record.levelname.lower(), **fields}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        # ASCII without control characters: \x7f too, which JSON itself allows
+        return json.dumps(fields, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+    def _text(self, record: logging.LogRecord, stamp: str) -> str:
         message = record.getMessage()
         if record.name != _LOGGER.name:
             message = f"library name={clean(record.name)} text={clean(message)}"
@@ -78,9 +121,6 @@ class _Formatter(logging.Formatter):
         if record.exc_info:
             # Indented, so that a line at the margin is always an event.
             line += "\n" + "\n".join(f"  {escape(part)}" for part in self.formatException(record.exc_info).splitlines())
-        if self._priorities:
-            priority = next((f"<{number}>" for level, number in _PRIORITIES if record.levelno >= level), "<7>")
-            line = priority + line.replace("\n", f"\n{priority}")
         return line
 
 
@@ -117,6 +157,13 @@ def start_logging() -> None:
     handler.addFilter(_LibraryLimit())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     _LOGGER.setLevel(logging.INFO)
+
+
+def set_log_format(name: Literal["text", "json"]) -> None:
+    """Choose the form of the lines that follow, after `start_logging`."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, _Formatter):
+            handler.formatter.json = name == "json"
 
 
 @final

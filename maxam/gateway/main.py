@@ -21,7 +21,7 @@ from maxam.errors import ConfigurationError, JournalError
 from maxam.exit_codes import exit_code_of
 from maxam.gateway.commit_loop import EXIT_DISK
 from maxam.gateway.loaded_config import LoadedConfig, read_config, read_settings
-from maxam.gateway.log import escape, log_event, start_logging
+from maxam.gateway.log import escape, log_event, set_log_format, start_logging
 from maxam.gateway.notify import notify
 from maxam.gateway.opening import open_gateway
 from maxam.gateway.server import Gateway, Service
@@ -48,6 +48,7 @@ def run(
     start_logging()
     try:
         settings = read_settings(path)
+        set_log_format(settings.log.format)
         loaded = read_config(settings)
         if check:
             for further in checks:

@@ -1,5 +1,6 @@
 """Log lines: one event is one line, whatever a peer put into it."""
 
+import json
 import logging
 import os
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from maxam.gateway.log import LogLimit, clean, log_bug, log_event, start_logging
+from maxam.gateway.log import LogLimit, clean, log_bug, log_event, set_log_format, start_logging
 
 
 @pytest.mark.parametrize(
@@ -109,3 +110,33 @@ def test_a_library_that_repeats_itself_is_held_back(start: Callable[[], Path]) -
     assert len(found) < 20
     assert not [line for line in found if "Errno" in line]
     assert found[-1].endswith("still-here")
+
+
+def test_a_json_line_is_one_object(start: Callable[[], Path]) -> None:
+    """Event, level and values are fields, numbers stay numbers, and nothing in a value or traceback begins a line."""
+    path = start()
+    set_log_format("json")
+    log_event(logging.WARNING, "event", one=1, half=0.5, none=None, two="a\nb\x7f\u202e", raw=b"\xff", long="x" * 300)
+    log_event(logging.ERROR, "failed", error=OSError("no room"))
+    log_bug("internal-error", ValueError("a\nb"))
+    logging.getLogger("other").warning("its\ntext")
+    set_log_format("text")
+    log_event(logging.INFO, "plain", one=1)
+    *lines, last = path.read_text(encoding="utf-8").splitlines()
+    first, second, bug, library = map(json.loads, lines)
+    assert first.pop("at").endswith("Z")
+    assert first == {
+        "level": "warning",
+        "event": "event",
+        "one": 1,
+        "half": 0.5,
+        "two": "a\nb\x7f\u202e",
+        "raw": "\ufffd",
+        "long": "x" * 200 + "…",
+    }
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    assert second["error"] == "no room"
+    assert second["error_code"]
+    assert "ValueError" in bug["traceback"]
+    assert (library["event"], library["name"], library["text"]) == ("library", "other", "its\ntext")
+    assert last.endswith("info plain one=1")
