@@ -54,12 +54,8 @@ def listing_option(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a command that calls `print_rows` the options of `json_option`, `-o name`, `--sort` and `--columns`."""
     text = "Form of the output. json is one object per line, wide a table with all columns, name the name of each row."
     for option in (
-        click.option(
-            "--columns", metavar="FIELD,...", help="Show only these fields of the JSON, in this order."
-        ),
-        click.option(
-            "--sort", metavar="FIELD", help="Sort by a field of the JSON. `-FIELD` begins with the largest."
-        ),
+        click.option("--columns", metavar="FIELD,...", help="Show only these fields of the JSON, in this order."),
+        click.option("--sort", metavar="FIELD", help="Sort by a field of the JSON. `-FIELD` begins with the largest."),
     ):
         verb = option(verb)
     return _output_option(verb, ["table", "json", "wide", "name"], text)

@@ -1,8 +1,9 @@
 """`maxam-admin audit`: read and prove the audit log of a gateway, from its files."""
 
 import re
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ from maxam.terminal.groups import CommandGroup
 from maxam.terminal.moments import SINCE_HELP, Moment
 from maxam.terminal.tables import print_json, print_line, print_table
 
+FOLLOW_S: Final = 1.0  # between two requests for further lines
+_LINES: Final = "/v1/audit/lines"
 ROWS_MAX: Final = 1000  # the last ones, that `show` prints without --limit
 _ANCHOR: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 _COLUMNS: Final = ("at", "event", "outcome", "principal", "address", "count", "reason")
@@ -37,22 +40,41 @@ def audit() -> None:
 
 
 @audit.command("show")
-@click.argument("folder", type=FOLDER)
+@click.argument("folder", type=FOLDER, required=False)
 @click.option("--event", help="Show only this event, such as send-rejected.")
 @click.option("--principal", help="Show only lines of this principal.")
 @click.option("--fingerprint", help="Show only lines of the certificate with this SHA-256.")
 @click.option("--outcome", help="Show only lines with this outcome, such as refused.")
 @click.option("--since", type=Moment(), help=f"Show lines since: {SINCE_HELP}")
+@click.option("--follow", is_flag=True, help="Show each further line until Ctrl-C. Not with FOLDER.")
 @limit_option("Show at most this many lines, the last ones.")
 @json_option
-def audit_show(folder: Path, since: datetime | None, limit: int | None, as_json: bool, **wanted: str | None) -> None:
-    """Show lines of the audit log in FOLDER, the newest last.
+@with_credentials
+def audit_show(
+    credentials: Credentials,
+    /,
+    folder: Path | None,
+    since: datetime | None,
+    follow: bool,
+    limit: int | None,
+    as_json: bool,
+    **wanted: str | None,
+) -> None:
+    """Show lines of the audit log in FOLDER, or of the running gateway without FOLDER, the newest last.
+
+    Of a gateway, without --since, only the last 1000 lines or --limit are searched. That needs the right read.
 
     A line with a count stands for that number of events, from first to last. Standard error reports a broken chain.
 
     \b
     maxam-admin audit show var/journal-audit --event send-rejected --since 2h
+    maxam-admin audit show --follow --principal controller-7
     """  # noqa: D301 a mark of click's: the lines stay as they are
+    if folder is None:
+        _show_of_gateway(credentials, since, follow, limit, as_json, wanted)
+        return
+    if follow:
+        raise click.UsageError("--follow goes without FOLDER")
     checker = Checker()
     lines = (
         line.facts
@@ -62,6 +84,14 @@ def audit_show(folder: Path, since: datetime | None, limit: int | None, as_json:
     )
     limit = limit or (None if as_json else ROWS_MAX)
     rows = list(deque(lines, limit))
+    _print_lines(rows, as_json)
+    for found in checker.proof.breaks[:1]:
+        click.echo(
+            f"broken chain at {found.file}:{found.line}: {found.problem}. Run `maxam-admin audit verify`", err=True
+        )
+
+
+def _print_lines(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         for row in rows:
             print_json(row)
@@ -76,10 +106,37 @@ def audit_show(folder: Path, since: datetime | None, limit: int | None, as_json:
         ]
         titles = ["#SEQUENCE", "AT", "EVENT", "OUTCOME", "PRINCIPAL", "ADDRESS", "#COUNT", "REASON", "MORE"]
         print_table(titles, table, ["MORE", "COUNT", "ADDRESS", "SEQUENCE"])
-    for found in checker.proof.breaks[:1]:
-        click.echo(
-            f"broken chain at {found.file}:{found.line}: {found.problem}. Run `maxam-admin audit verify`", err=True
-        )
+
+
+def _show_of_gateway(
+    credentials: Credentials,
+    since: datetime | None,
+    follow: bool,
+    limit: int | None,
+    as_json: bool,
+    wanted: dict[str, str | None],
+) -> None:
+    """Show the last lines of the running gateway, and then each further one if they are to be followed."""
+    parameters: dict[str, str | int] = {name: text for name, text in wanted.items() if text is not None}
+    most = limit or ROWS_MAX
+    begin: dict[str, str | int] = {"tail": most} if since is None else {"since": since.isoformat()}
+    with Remote(credentials) as remote:
+        found: deque[dict[str, Any]] = deque(maxlen=most)
+        answer = remote.get(_LINES, **parameters, **begin)
+        found.extend(answer["lines"])
+        while answer["next"] is not None:
+            answer = remote.get(_LINES, **parameters, after=answer["next"])
+            found.extend(answer["lines"])
+        _print_lines(found, as_json)
+        while follow:
+            time.sleep(FOLLOW_S)
+            answer = remote.get(_LINES, **parameters, after=answer["last"])
+            for row in answer["lines"]:
+                if as_json:
+                    print_json(row)
+                else:
+                    more = [f"{name}={value}" for name, value in row.items() if name not in _SHOWN_APART]
+                    print_line(" ".join([str(row[name]) for name in _COLUMNS if name in row] + more))
 
 
 @audit.command("verify")
