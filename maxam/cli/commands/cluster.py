@@ -135,7 +135,7 @@ def _source_fields(source: dict[str, Any]) -> list[tuple[str, object]]:
     help="Configuration file of the gateway, maxam.toml, with a section [cluster].",
 )
 @click.option("--force", is_flag=True, help="Replace the log of a cluster, or make one again that is lost for good.")
-@click.option("--yes", is_flag=True, help="Do not ask for the name of the cluster.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for the name of the cluster.")
 @json_option
 def cluster_init(path: Path, force: bool, yes: bool, as_json: bool) -> None:
     r"""Make the log of a cluster, beginning at the end of a gateway's journal.
@@ -273,7 +273,7 @@ def cluster_compare(credentials: Credentials, full: bool, as_json: bool) -> None
 
 @cluster.command("leave")
 @click.argument("folder", type=FOLDER)
-@click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for a confirmation.")
 @json_option
 def cluster_leave(folder: Path, yes: bool, as_json: bool) -> None:
     """Make the journal of a member, in FOLDER, one of a gateway that serves by itself.
@@ -291,7 +291,7 @@ def cluster_leave(folder: Path, yes: bool, as_json: bool) -> None:
 @cluster.command("promote")
 @click.argument("folder", type=FOLDER)
 @click.option("--because", required=True, metavar="TEXT", help="Reason of the promotion, for the audit log.")
-@click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for a confirmation.")
 @json_option
 def cluster_promote(folder: Path, because: str, yes: bool, as_json: bool) -> None:
     r"""Make the journal of an observer, in FOLDER, one that serves clients.
