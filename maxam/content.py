@@ -87,8 +87,11 @@ def pack(headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> tuple[bytes, 
         head = _BODY_ALONE[length] if length < len(_BODY_ALONE) else b"\0" + unsigned(length << 1)
         return head + body, len(head)
     parts = [long(len(headers))]
-    for name, value in headers:
-        parts += (long(len(name)), name, long(len(value)), value)
+    for name, value in headers:  # four appends take half as long as adding a tuple
+        parts.append(long(len(name)))
+        parts.append(name)
+        parts.append(long(len(value)))
+        parts.append(value)
     parts += (b"\0", long(length), body)
     content = b"".join(parts)
     return content, len(content) - length

@@ -18,6 +18,8 @@ VERSION_TEXTS: Final = (b"1.1", b"1.2")  # by version
 
 # Spec: MaXaM "RECEIPTS may contain a content-disposition header", elsewhere "a disposition header": both are written
 _ACCEPTED: Final = b"\ndisposition:accepted\ncontent-disposition:accepted\n\n\0"
+_ESCAPED: Final = b":\\\n\r\0"
+_LENGTH_MAX: Final = 127  # encodings of a length up to here are one byte
 _COMMAND_BYTES: Final = len(b"MESSAGE\n")
 _NUL_REPLACED: Final = "\ufffd".encode()
 _VIEWED_BYTES_MIN: Final = 16_384  # a longer body is copied once, into its MESSAGE; a view of a shorter one costs more
@@ -151,7 +153,7 @@ def message_shared(
         b"\0",
     ]
     if content[0] or metadata:  # these come before content-length, which is parts[4]
-        headers = _header_lines(version, unpack_headers(content)[0]) if content[0] else b""
+        headers = _content_lines(version, content) if content[0] else b""
         parts[4] = b"\n" + metadata + headers + b"content-length:"
     return b"".join(parts)
 
@@ -276,6 +278,32 @@ def _option_headers(options: SubscribeOptions | None) -> Headers:
         *(((b"accept-format", b"json"),) if options.json else ()),
         *(() if fields is None else ((b"fields", fields.encode()),)),
     )
+
+
+def _content_lines(version: int, content: bytes) -> bytes:
+    """Return the header lines of a content that has headers. Few and short ones without escapes are written in one go."""
+    parts: list[bytes] = []
+    count = content[0] >> 1
+    place = 1
+    short = content[0] <= _LENGTH_MAX
+    if short:
+        for _ in range(count):
+            length = content[place]
+            value_at = place + 1 + (length >> 1)
+            value_length = content[value_at]
+            if length > _LENGTH_MAX or value_length > _LENGTH_MAX:
+                short = False
+                break
+            parts.append(content[place + 1 : value_at])
+            parts.append(b":")
+            place = value_at + 1 + (value_length >> 1)
+            parts.append(content[value_at + 1 : place])
+            parts.append(b"\n")
+    lines = b"".join(parts)
+    # each header has one colon and one line feed that are not escaped
+    if short and len(lines.translate(None, _ESCAPED)) == len(lines) - 2 * count:
+        return lines
+    return _header_lines(version, unpack_headers(content)[0])
 
 
 def _header_lines(version: int, headers: Headers) -> bytes:

@@ -37,17 +37,9 @@ def interpreter() -> str:
         for flag in str(sysconfig.get_config_var("PY_CFLAGS") or "").split()
         if flag.startswith(("-O", "-m", "-f", "-D"))
     )
-    built = [
-        word
-        for option, word in (
-            ("--enable-optimizations", "profile-guided"),
-            ("--with-lto", "link-time optimised"),
-            ("--with-pydebug", "debug"),
-        )
-        if option in configured
-    ]
+    built = [option for option in ("--enable-optimizations", "--with-lto", "--with-pydebug") if option in configured]
     said = [f"Python {platform.python_version()}", platform.python_compiler(), " ".join(flags)]
-    said.append(" and ".join(built) if built else "neither profile-guided nor link-time optimised")
+    said.append("configured with " + " ".join(built) if built else "configured without --enable-optimizations")
     return ", ".join([*said, " ".join(ssl.OPENSSL_VERSION.split()[:2])])
 
 

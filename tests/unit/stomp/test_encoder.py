@@ -1,6 +1,8 @@
 """The encoder: frames as bytes."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from maxam.config import Limits
 from maxam.content import pack
@@ -11,6 +13,13 @@ from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, SERVER_COMMANDS,
 from maxam.stomp.protocol import Protocol
 
 VERSIONS = [VERSION_1_1, VERSION_1_2]
+# encodings of lengths have one byte up to 63, and are themselves characters that a header has to escape
+HEADER_TEXTS = st.sampled_from([0, 1, 5, 13, 29, 46, 62, 63, 64, 65, 300]).flatmap(
+    lambda size: (
+        st.lists(st.sampled_from(b":\\\n\r\0abcdefghijklmnopqrstuvwxyz"), min_size=size, max_size=size).map(bytes)
+        | st.just(b"v" * size)
+    )
+)
 AWKWARD = b"a\\b:c\nd"
 
 
@@ -105,6 +114,17 @@ class TestServer:
             assert large == small.replace(b"content-length:10", b"content-length:%d" % size).replace(
                 b"0123456789", body
             )
+
+    @given(
+        st.lists(st.tuples(HEADER_TEXTS.filter(len), HEADER_TEXTS), max_size=4).map(tuple), st.sampled_from(VERSIONS)
+    )
+    @example(tuple((b"n%d" % n, b"v") for n in range(63)), VERSION_1_2)
+    @example(tuple((b"n%d" % n, b"v") for n in range(64)), VERSION_1_2)
+    def test_user_headers_of_any_length(self, headers: tuple[tuple[bytes, bytes], ...], version: int) -> None:
+        """The short way through a content writes what escaping each name and value does."""
+        message = encoder.message_shared(version, False, b"X/a", 1, *pack(headers, b"body"))
+        lines = [encoder.escape(version, name) + b":" + encoder.escape(version, value) for name, value in headers]
+        assert message == b"\n".join([b"message-id:1\ndestination:X/a", *lines, b"content-length:4\n\nbody\0"])
 
     def test_message_of_a_delete(self) -> None:
         """A delete is a MESSAGE with an empty body, and has a content-length."""
