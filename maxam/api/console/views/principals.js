@@ -65,7 +65,7 @@ function seen(at) {
 
 /** @param {string | null} until */
 function validity(until) {
-  if (!until) return el("span", { class: "aside" }, "not known");
+  if (!until) return el("span", { class: "aside" }, "expiry not known");
   const left_s = -secondsSince(until);
   const word = left_s < 0 ? `expired ${age(-left_s)} ago` : `expires in ${age(left_s)}`;
   return el("time", { datetime: until, title: until }, left_s < 3 * DAY_S ? badge("bad", word) : left_s < 21 * DAY_S ? badge("warn", word) : word);

@@ -19,7 +19,7 @@ export function show({ root }) {
       columns: [
         { title: "Who", cell: (row) => who(row) },
         { title: "Problem", cell: (row) => badge(row.often ? "bad" : "warn", WORDS[row.kind] ?? row.kind) },
-        { title: "Why", kind: "wide", cell: (row) => el("span", null, client(row.reason, 120), row.advice && el("span", { class: "aside" }, " ", row.advice.replaceAll("`", ""))) },
+        { title: "Why, and what to do", kind: "wide wrap", cell: (row) => el("div", null, client(row.reason, 120), row.advice && el("p", { class: "aside" }, row.advice.replaceAll("`", ""))) },
         { title: "From", kind: "extra", cell: (row) => cut(row.address) },
         { title: "Times", kind: "number", sort: (row) => row.count, cell: (row) => count(row.count) },
         { title: "Last", kind: "number", sort: (row) => row.last_s, cell: (row) => el("time", { datetime: row.last_at, title: row.last_at }, `${age(row.last_s)} ago`) },
