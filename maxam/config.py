@@ -289,6 +289,7 @@ class AuditSettings:
     files_max: int = bounded(90, 0, 100_000, "0 keeps no audit log")  # the oldest go first
     # Lines of one principal, and of all unauthenticated clients together. The rest is counted.
     lines_per_minute_max: int = bounded(60, 10, 100_000, "fewer are of no use, more fill the disk")
+    syslog: str | None = None  # `tcp://HOST:PORT` or `udp://HOST:PORT` of a collector of syslog; None ships nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,6 +415,12 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
                 f"[limits] {smaller} = {low} is above {larger} = {high}, so it could never be reached;"
                 f" lower the first or raise the second",
             )
+    syslog = settings.audit.syslog
+    if syslog is not None and not re.fullmatch(r"(tcp|udp)://(\[[0-9A-Fa-f:.]+\]|[^:/@\[\]\s]+):[0-9]{1,5}", syslog):
+        raise MistakeError(
+            "audit.syslog",
+            f"[audit] syslog: expected 'tcp://HOST:PORT' or 'udp://HOST:PORT', found {shown(syslog)}",
+        )
     for name in settings.admin.hosts:
         if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
             raise MistakeError(

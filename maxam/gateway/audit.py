@@ -27,6 +27,7 @@ from maxam.audit_chain import Anchor
 from maxam.config import AuditSettings, Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.audit_files import CUT, LOST, AuditFiles, stamp
+from maxam.gateway.audit_shipping import AuditShipper
 from maxam.gateway.listener import host_of
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.transport import Transport
@@ -138,6 +139,7 @@ class Audit:
         self._dropped = 0  # since the last line that reports them
         self._dropped_all = 0
         self._thread: Final = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._shipper: Final = None if settings.syslog is None else AuditShipper(settings.syslog, folder)
 
     # For operators.
 
@@ -160,6 +162,11 @@ class Audit:
     def failure(self) -> str:
         """Why nothing can be written; empty while it can."""
         return self._files.failure
+
+    @property
+    def shipping_failure(self) -> str:
+        """Why lines cannot be sent to the collector of syslog; empty while they can."""
+        return "" if self._shipper is None else self._shipper.failure
 
     # Events.
 
@@ -245,6 +252,8 @@ class Audit:
         """Start the thread."""
         if self._on:
             self._thread.start()
+            if self._shipper is not None:
+                self._shipper.start()
 
     async def run(self) -> None:
         """Log numbers as minutes end, and the head to the ordinary log, until cancelled."""
@@ -264,6 +273,8 @@ class Audit:
         self._queue.put(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
+        if self._shipper is not None:
+            self._shipper.close(timeout_s)
         self._log_head()
 
     def _log_head(self) -> None:

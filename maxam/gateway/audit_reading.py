@@ -59,6 +59,15 @@ def sequence_before(folder: Path, since: str) -> int:
     return before
 
 
+def newest_sequence(folder: Path) -> int:
+    """Return the sequence of the newest line. 0 if there is none."""
+    names = _files(folder)
+    if not names:
+        return 0
+    with (folder / names[-1]).open("rb") as stream:
+        return _first(names[-1]) - 1 + sum(_parsed(raw) is not None for raw in stream)
+
+
 def _files(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []

@@ -476,6 +476,8 @@ class Gateway:
         reasons = [f"{item}: {state.failure}" for item, state in self.reloader.items.items() if state.failure]
         if self.audit.failure:
             reasons.append(f"audit: the audit log cannot be written ({self.audit.failure})")
+        if self.audit.shipping_failure:
+            reasons.append(f"audit: lines are not sent to {self.settings.audit.syslog} ({self.audit.shipping_failure})")
         reasons += self.backups.degraded() + self.snapshots.degraded() + self.supervisor.degraded()
         reasons += self.clients.degraded(trio.current_time()) + self.connect_problems.degraded()
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
