@@ -223,6 +223,10 @@ class AdminSettings:
     backups: Path | None = None  # folder of the backups that operators request. None disables backups
     # The newest whole backups that are kept. Older ones are removed.
     backups_kept: int = bounded(7, 1, 1000, "the last whole one always stays")
+    backup_hook: tuple[
+        str, ...
+    ] = ()  # command that copies each backup to another place. The backup's path is its last argument
+    backup_hook_timeout_s: float = 21_600.0  # after which the command is killed and counts as failed
     hosts: tuple[str, ...] = ()  # accepted host names, besides addresses and the names in its certificate
 
 
@@ -434,6 +438,17 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
             "admin.backups",
             f"[admin] backups = {backups} is in the journal's folder; name one elsewhere, best on another disk",
         )
+    if settings.admin.backup_hook:
+        if backups is None:
+            raise MistakeError(
+                "admin.backup_hook",
+                "[admin] backup_hook needs [admin] backups too; add it, or take the command away",
+            )
+        if not Path(settings.admin.backup_hook[0]).is_absolute():
+            raise MistakeError(
+                "admin.backup_hook",
+                f"[admin] backup_hook: expected the absolute path of a program, then its arguments; found {shown(settings.admin.backup_hook[0])}",
+            )
     enrolment = settings.enrolment
     if enrolment.folder is not None:
         for place, needed in (

@@ -1,6 +1,6 @@
 """Backups that operators ask the gateway for: made in a process of low priority, `python -m maxam.gateway.backups JOURNAL FOLDER NAME KEPT`.
 
-One at a time. The process copies beside the gateway that writes, and asks it nothing (`journal/backup.py`): what a backup costs is reads.
+One at a time. `[admin] backup_hook` then copies each one to another place. The process copies beside the gateway that writes, and asks it nothing (`journal/backup.py`): what a backup costs is reads.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -20,8 +20,10 @@ import trio
 
 from maxam.background import enter_background
 from maxam.compiled import child_environment
+from maxam.config import AdminSettings
 from maxam.errors import ConfigurationError, JournalError, MaxamError
 from maxam.gateway.auto_reset_event import AutoResetEvent
+from maxam.gateway.backup_hook import BackupHook
 from maxam.gateway.log import log_event
 from maxam.journal.backup import LOCK, MANIFEST, UNFINISHED, back_up, clear, read_manifest
 from maxam.journal.disk import OsDisk
@@ -49,7 +51,8 @@ class BackupRow:
         bytes: Of all its files, those that it shares with others included.
         files: How many there are.
         verified: Every file was read again and found whole after it was made; False for a backup of a release that did not do that.
-        reason: Why it failed; else empty.
+        copied: Whether `[admin] backup_hook` has copied it. None without a hook.
+        reason: The reason why it failed, or was not copied; else empty.
     """
 
     name: str
@@ -59,6 +62,7 @@ class BackupRow:
     bytes: int | None = None
     files: int | None = None
     verified: bool | None = None
+    copied: bool | None = None
     reason: str = ""
 
 
@@ -86,25 +90,27 @@ class Backups:
         failed: Since the start.
         newest: The newest whole one. None when there is none, or it is not known yet.
         failure: Why the last one failed, until one succeeds. Empty if it did not.
+        copy_failure: The reason why the last one was not copied to the other place, until one is. Empty without one.
     """
 
-    def __init__(self, journal: Path, folder: Path | None, kept: int) -> None:
+    def __init__(self, journal: Path, settings: AdminSettings) -> None:
         """Make one that has not read the folder yet.
 
         Args:
             journal: The journal's folder.
-            folder: Folder of the backups. None makes no backups.
-            kept: Number of backups to keep. The oldest go first.
+            settings: Folder of the backups, number of those to keep, and the command that copies them.
         """
         self._journal: Final = journal
-        self._folder: Final = folder
-        self.kept: Final = kept
+        self._folder: Final = settings.backups
+        self.kept: Final = settings.backups_kept
+        self.hook: Final = BackupHook.of(settings)
         self.running: str | None = None
         self.made = 0
         self.failed = 0
         self.newest: BackupRow | None = None
         self._looked = False
         self.failure = ""
+        self.copy_failure = ""
         self._failures: Final[deque[BackupRow]] = deque(maxlen=_FAILURES_KEPT)
         self._asked: Final = AutoResetEvent()
         self._manifests: dict[str, BackupRow] = {}  # of whole ones, which do not change
@@ -127,6 +133,10 @@ class Backups:
             return [
                 f"backup-missing: {self._folder} holds no whole backup of this journal. Make one with `maxam-admin backup create`, "
                 "and enable maxam-gateway-backup.timer"
+            ]
+        if self.newest is not None and self.newest.copied is False:
+            return [
+                f"backup-not-copied: {self.copy_failure or f'{self.newest.name}: [admin] backup_hook has not copied it'}"
             ]
         return []
 
@@ -205,12 +215,27 @@ class Backups:
             self.failure = ""
             figures = {key: told[key] for key in ("folder", "head", "files", "bytes", "copied")}
             log_event(logging.INFO, "backup-made", **figures, removed=" ".join(told["removed"]), seconds=seconds)
+            await self._copy(name)
             return
         self.failed += 1
         self.failure = f"{name}: {problem}"
         self._failures.append(_row_of(name, "failed", problem))
         action = "see error, and have another one made"
         log_event(logging.ERROR, "backup-failed", backup=name, error=problem, seconds=seconds, action=action)
+
+    async def _copy(self, name: str) -> None:
+        """Have a backup copied to the other place, if there is one."""
+        if self.hook is None:
+            return
+        began_s = trio.current_time()
+        problem = await self.hook.run(name)
+        seconds = f"{trio.current_time() - began_s:.3f}"
+        self.copy_failure = f"{name}: {problem}" if problem else ""
+        if problem:
+            action = "see error, then `maxam-admin backup create`"
+            log_event(logging.ERROR, "backup-not-copied", backup=name, error=problem, seconds=seconds, action=action)
+        else:
+            log_event(logging.INFO, "backup-copied", backup=name, seconds=seconds)
 
     async def _note_newest(self) -> None:
         rows = await trio.to_thread.run_sync(self._look, self.folder, None)
@@ -225,6 +250,7 @@ class Backups:
         except OSError:  # not made yet, or gone: then there is none
             return []
         others = _made_by_others(folder)
+        copied = None if self.hook is None else self.hook.copied()
         rows = []
         for found in names:
             name = found.removesuffix(UNFINISHED)
@@ -233,7 +259,7 @@ class Backups:
             if name == running:  # though it may be whole: it is done when its process is
                 rows.append(_row_of(name, "running"))
             elif name == found:
-                rows.append(self._whole(folder, name))
+                rows.append(self._whole(folder, name, copied))
             elif others:
                 rows.append(_row_of(name, "running"))
             else:
@@ -241,17 +267,21 @@ class Backups:
         self._manifests = {row.name: row for row in rows if row.state == "done"}
         return rows
 
-    def _whole(self, folder: Path, name: str) -> BackupRow:
+    def _whole(self, folder: Path, name: str, copied: frozenset[str] | None) -> BackupRow:
+        was_copied = None if copied is None else name in copied
+        reason = self.copy_failure.removeprefix(f"{name}: ") if self.copy_failure.startswith(name) else ""
         known = self._manifests.get(name)
         if known is not None and (folder / name / MANIFEST).exists():
-            return known
+            return replace(known, copied=was_copied, reason=reason)
         try:
             manifest = read_manifest(f"{folder}/{name}", OsDisk())
         except (JournalError, OSError) as error:
             return _row_of(name, "failed", str(error))
         size = sum(file.bytes for file in manifest.files)
         verified = manifest.verified
-        return BackupRow(name, "done", _begun_at_us(name), manifest.head, size, len(manifest.files), verified)
+        return BackupRow(
+            name, "done", _begun_at_us(name), manifest.head, size, len(manifest.files), verified, was_copied, reason
+        )
 
 
 def name_of(now_s: float) -> str:

@@ -150,6 +150,12 @@ def _resources(gateway: Gateway) -> Iterator[Measure]:
         yield "maxam_backup_timestamp_seconds", (), 0 if newest is None else newest.begun_at_us / 1e6
         yield "maxam_backup_bytes", (), 0 if newest is None else newest.bytes or 0
         yield "maxam_backup_verified", (), int(newest is not None and newest.verified is True)
+    if gateway.backups.hook is not None:
+        yield (
+            "maxam_backup_copied",
+            (),
+            int(gateway.backups.newest is not None and gateway.backups.newest.copied is True),
+        )
     yield "maxam_bridges", (), gateway.bridges.count
     yield "maxam_bridges_running", (), len(gateway.bridges.running)
     yield "maxam_memory_low", (), int(watermarks.memory_low)

@@ -175,7 +175,7 @@ class Gateway:
         self.holdings: Final = Holdings(limits)
         self.holdings_watch: Final = HoldingsWatch(self.holdings)
         self.bridges: Final = Bridges(() if settings.bridge is None else settings.bridge.configs)
-        self.backups: Final = Backups(settings.journal.folder, settings.admin.backups, settings.admin.backups_kept)
+        self.backups: Final = Backups(settings.journal.folder, settings.admin)
         self.journal_size: Final = JournalSize(settings.journal.folder)
         self.freshness: Final = Freshness(
             broker, self.clock.now_us, self.committer.schedule_commit, lambda: not self.committer.group.disk_full

@@ -497,6 +497,20 @@ def _newest(folder: str, disk: Disk) -> str:
     return ""
 
 
+def newest_backup(folder: str, disk: Disk) -> str:
+    """Return the path of the newest finished backup in a folder, or the folder itself if it is a backup.
+
+    Raises:
+        JournalError: There is none.
+    """
+    if MANIFEST in disk.names(folder):
+        return folder
+    found = _newest(folder, disk)
+    if not found:
+        raise JournalError(f"{folder} holds no finished backup. Make one with `maxam-admin backup create`")
+    return found
+
+
 def _whole(path: str, data: bytes, before: int, rejected: bool) -> tuple[int, int]:
     """Return where the last whole block of an open segment ends, and its last revision; 0 without a whole header.
 

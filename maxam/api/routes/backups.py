@@ -24,6 +24,7 @@ _ROW: Final = record(
     bytes=nullable(COUNT),
     files=nullable(COUNT),
     verified=nullable(described(FLAG, "every file was read again and found whole after it was made")),
+    copied=nullable(described(FLAG, "`[admin] backup_hook` has copied it; null without a hook")),
     reason=nullable(TEXT),
 )
 _OFF: Final = "`backup-off`: `[admin] backups` is not set"
@@ -63,7 +64,7 @@ async def _backup(call: Call) -> Response:
     "Make a backup",
     _ROW,
     errors={409: f"{_OFF}; `backup-running` if one is under way"},
-    text="Answered at once, while it is `running`; `GET` of its name shows when it is `done` or has `failed`.",
+    text="Answered at once, while it is `running`; `GET` of its name shows when it is `done` or has `failed`. It is `running` until `[admin] backup_hook` has ended.",
 )
 async def _begin(call: Call) -> Response:
     try:

@@ -232,6 +232,7 @@ _EXPIRY: Final = record(
                 age_s=nullable(SECONDS),
                 bytes=nullable(COUNT),
                 verified=FLAG,
+                copied=nullable(FLAG),
                 failure=TEXT,
             )
         ),
@@ -318,6 +319,7 @@ def _backup(gateway: Gateway, now_s: float) -> dict[str, object] | None:
         "age_s": None if newest is None else round(max(0.0, now_s - newest.begun_at_us / 1e6), 3),
         "bytes": None if newest is None else newest.bytes,
         "verified": newest is not None and newest.verified is True,
+        "copied": None if newest is None else newest.copied,
         "failure": backups.failure,
     }
 

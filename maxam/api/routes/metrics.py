@@ -240,6 +240,11 @@ _CURRENT: Final = (
         "gauge",
         "1 if the newest whole backup was verified when it was made; absent without `[admin] backups`.",
     ),
+    Declared(
+        "maxam_backup_copied",
+        "gauge",
+        "1 if `[admin] backup_hook` has copied the newest whole backup to another place; absent without it.",
+    ),
     Declared("maxam_bridges", "gauge", "Bridges that the gateway is to run, as `[bridge] configs` lists them."),
     Declared("maxam_bridges_running", "gauge", "Processes of these bridges that run."),
     Declared("maxam_changes_total", "counter", "Values and deletes that were committed."),

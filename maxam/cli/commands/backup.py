@@ -36,7 +36,8 @@ def backup(context: click.Context, wait: bool, as_json: bool) -> None:
 def backup_create(credentials: Credentials, wait: bool, as_json: bool) -> None:
     """Have the gateway back up its journal into the folder `[admin] backups` of its configuration.
 
-    The gateway goes on serving. A backup holds no configuration, policy, certificate or key. The exit code is 1 when it has failed.
+    The gateway goes on serving. A backup holds no configuration, policy, certificate or key. The exit code is 1
+    when it has failed, or `[admin] backup_hook` could not copy it to the other place.
     """
     with Remote(credentials) as remote:
         row = remote.post(PATH)
@@ -47,7 +48,7 @@ def backup_create(credentials: Credentials, wait: bool, as_json: bool) -> None:
         print_json(row)
     else:
         print_line(f"{row['name']}  {_outcome(row)}")
-    if row["state"] == "failed":
+    if row["state"] == "failed" or row.get("copied") is False:
         sys.exit(ExitCode.CHECK_FAILED)
 
 
@@ -65,14 +66,15 @@ def backup_list(context: click.Context, credentials: Credentials, limit: int | N
             remote.pages(PATH, "backups", limit=200),
             limit,
             as_json,
-            ["NAME", "STATE", "#REVISION", "#BYTES", "#FILES", "VERIFIED", "WHY"],
+            ["NAME", "STATE", "#REVISION", "#BYTES", "#FILES", "VERIFIED", "COPIED", "WHY"],
             lambda row: [
                 row["name"],
                 row["state"],
                 row["revision"],
                 row["bytes"],
                 row["files"],
-                None if row["verified"] is None else "yes" if row["verified"] else "no",
+                _yes_or_no(row["verified"]),
+                _yes_or_no(row.get("copied")),
                 row["reason"],
             ],
             ["FILES"],
@@ -81,10 +83,16 @@ def backup_list(context: click.Context, credentials: Credentials, limit: int | N
         )
 
 
+def _yes_or_no(flag: bool | None) -> str | None:
+    return None if flag is None else "yes" if flag else "no"
+
+
 def _outcome(row: dict[str, Any]) -> str:
     match row["state"]:
         case "done":
-            return f"done: revision {row['revision']}, {counted(row['files'], 'file')}, {counted(row['bytes'], 'byte')}, verified"
+            text = f"done: revision {row['revision']}, {counted(row['files'], 'file')}, {counted(row['bytes'], 'byte')}, verified"
+            copied = row.get("copied")
+            return text if copied is None else f"{text}, copied" if copied else f"{text}; not copied: {row['reason']}"
         case "failed":
             return f"failed: {row['reason']}"
         case state:

@@ -92,5 +92,6 @@ def _backup(backup: dict[str, Any] | None) -> str:
         text = "none"
     else:
         verified = "verified" if backup["verified"] else "not verified"
+        verified += "" if backup.get("copied") is None else ", copied" if backup["copied"] else ", not copied"
         text = f"{backup['at']}, {duration(backup['age_s'])} old, {size(backup['bytes'])}, {verified}"
     return f"{text}; the last attempt failed" if backup["failure"] else text

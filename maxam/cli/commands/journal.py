@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 import click
@@ -19,12 +20,13 @@ from maxam.config import Limits
 from maxam.counting import counted
 from maxam.errors import ConfigurationError, JournalError
 from maxam.globs import compile_glob
-from maxam.journal.backup import Done, back_up, restore, verify_backup
+from maxam.journal.backup import Done, back_up, newest_backup, read_manifest, restore, verify_backup
 from maxam.journal.disk import OsDisk
 from maxam.journal.dump import as_row, concerns, read_records
 from maxam.journal.listing import Problem, time_text
 from maxam.journal.repair import Repair
 from maxam.journal.repair_plan import Plan
+from maxam.journal.replay import Replay
 from maxam.journal.schema_texts import SchemaTexts
 from maxam.journal.verify import FileReport
 from maxam.journal.whole import newest_incarnation
@@ -37,6 +39,7 @@ Body = Literal["none", "hex", "value"]
 # A repair does not know the gateway's `dedup_retention_s`: what it keeps too long of deleted topics, the next snapshot forgets. It keeps
 # only the deletes that a subscription is owed, as no position before its snapshot can be used.
 _SOURCE_RETENTION_S: Final = 315_360_000.0
+_NAME_FORMAT: Final = "%Y%m%dT%H%M%S.%fZ"  # of backups
 _DUMP_BODY_BYTES_MAX: Final = 64  # of a body in hex on a line for people
 _ROWS_MAX: Final = 50  # topics and sessions that a repair lists; --json lists all
 
@@ -69,7 +72,7 @@ def _one_line() -> Iterator[None]:
 
 
 def _now() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return datetime.fromtimestamp(time.time(), UTC).strftime(_NAME_FORMAT)
 
 
 @journal.command("verify")
@@ -326,6 +329,66 @@ def journal_restore(backup: Path, folder: Path, as_json: bool) -> None:
     with _one_line():
         made = restore(str(backup.resolve()), str(folder.resolve()), OsDisk())
     done(as_json, _made(made), asdict(made))
+
+
+@journal.command("drill")
+@click.argument("backups", type=FOLDER)
+@click.option(
+    "--scratch",
+    type=FOLDER,
+    help="Folder with room for one backup. The journal that is restored there is removed again. [default: that of the system]",
+)
+@json_option
+def journal_drill(backups: Path, scratch: Path | None, as_json: bool) -> None:
+    """Prove that the newest backup of a folder restores: verify it, restore it, and recover all values and sessions as a gateway does.
+
+    BACKUPS is a folder of backups, or one backup. A gateway may be running; the drill writes none of its files. It needs as much memory
+    as that gateway. Configuration, certificates and keys are not part of a backup: check them with `maxam-gateway --check`.
+    """
+    disk = OsDisk()
+    with _one_line(), TemporaryDirectory(prefix="maxam-drill-", dir=scratch) as temporary:
+        backup = newest_backup(str(backups.resolve()), disk)
+        manifest = read_manifest(backup, disk)
+        began_s = time.monotonic()
+        damaged = [report for report in verify_backup(backup, disk) if report.problem is not None]
+        if damaged:
+            raise JournalError(
+                f"{damaged[0].path}: {damaged[0].problem}; `maxam-admin journal verify {backup}` shows all"
+            )
+        verified_s = time.monotonic()
+        restored = restore(backup, f"{temporary}/journal", disk)
+        restored_s = time.monotonic()
+        replay = Replay(restored.folder, disk)
+        broker = summed_up(replay.records(), Limits(dedup_retention_s=_SOURCE_RETENTION_S, delete_retention_s=0.0))
+        recovered_s = time.monotonic()
+    if replay.position.revision != manifest.head:
+        raise JournalError(
+            f"{backup} restores to revision {replay.position.revision}, and its manifest has {manifest.head}"
+        )
+    row = {
+        "backup": backup,
+        "begun_at": _begun_at(manifest.when),
+        "revision": manifest.head,
+        "bytes": restored.bytes,
+        "topics": broker.store.live,
+        "sessions": len(broker.sessions),
+        "verify_s": round(verified_s - began_s, 3),
+        "restore_s": round(restored_s - verified_s, 3),
+        "recover_s": round(recovered_s - restored_s, 3),
+    }
+    text = f"{backup} of {row['begun_at'] or manifest.when} restores to revision {manifest.head}: " + ", ".join(
+        (counted(broker.store.live, "topic"), counted(len(broker.sessions), "session"), counted(restored.bytes, "byte"))
+    )
+    seconds = f"verified in {row['verify_s']} s, restored in {row['restore_s']} s, recovered in {row['recover_s']} s"
+    done(as_json, f"{text}\n{seconds}", row)
+
+
+def _begun_at(when: str) -> str | None:
+    """Return the time in the name of a backup, or None if the name has none."""
+    try:
+        return datetime.strptime(when, _NAME_FORMAT).replace(tzinfo=UTC).isoformat(timespec="seconds")
+    except ValueError:
+        return None
 
 
 def _made(made: Done) -> str:

@@ -333,7 +333,14 @@ def test_health_and_metrics_show_the_newest_backup(site: Site) -> None:
                 await trio.sleep(0.01)
             assert [reason.partition(":")[0] for reason in gateway.gateway.degraded_reasons()] == ["backup-missing"]
             [health] = await rows(gateway, "health")
-            assert health["backup"] == {"at": None, "age_s": None, "bytes": None, "verified": False, "failure": ""}
+            assert health["backup"] == {
+                "at": None,
+                "age_s": None,
+                "bytes": None,
+                "verified": False,
+                "copied": None,
+                "failure": "",
+            }
             assert [value for _, value in backup_measures(gateway)] == [0, 0, 0]
             [row] = await rows(gateway, "backup")
             assert row["verified"] is True
@@ -345,6 +352,35 @@ def test_health_and_metrics_show_the_newest_backup(site: Site) -> None:
             assert (measured["maxam_backup_bytes"], measured["maxam_backup_verified"]) == (row["bytes"], 1)
             assert measured["maxam_backup_timestamp_seconds"]
             assert not gateway.gateway.degraded_reasons()
+
+    run(test)
+
+
+def test_a_hook_copies_each_backup_to_another_place(site: Site) -> None:
+    """A copy that fails is shown by the command, by health, in the list and as a gauge, until one succeeds."""
+    other, hook = (
+        site.folder / "other",
+        ("/bin/sh", "-c", 'test -d "$0" && cp -R "$1" "$0"', str(site.folder / "other")),
+    )
+    site.settings = replace(site.settings, admin=replace(site.settings.admin, backup_hook=hook))
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            result = await cli(gateway, "backup")
+            assert result.exit_code == 1
+            [row] = await rows(gateway, "backup", "list")
+            assert (row["state"], row["copied"], bool(row["reason"])) == ("done", False, True)
+            assert [reason.partition(":")[0] for reason in gateway.gateway.degraded_reasons()] == ["backup-not-copied"]
+            assert dict(backup_measures(gateway))["maxam_backup_copied"] == 0
+            other.mkdir()
+            [row] = await rows(gateway, "backup")
+            assert (row["state"], row["copied"], row["reason"]) == ("done", True, None)
+            assert list(verify_manifest(f"{other}/{row['name']}", OsDisk())) == []
+            [health] = await rows(gateway, "health")
+            assert isinstance(health["backup"], dict)
+            assert health["backup"]["copied"] is True
+            assert not gateway.gateway.degraded_reasons()
+            assert dict(backup_measures(gateway))["maxam_backup_copied"] == 1
 
     run(test)
 

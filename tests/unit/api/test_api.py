@@ -26,7 +26,7 @@ from maxam.broker.broker import Broker
 from maxam.broker.operations import Operation
 from maxam.broker.outbox import Outbox
 from maxam.broker.policy import load_policy
-from maxam.config import AuditSettings, JournalSettings, Limits, ListenerSettings
+from maxam.config import AdminSettings, AuditSettings, JournalSettings, Limits, ListenerSettings
 from maxam.errors import ProtocolError
 from maxam.gateway.audit import Audit
 from maxam.gateway.backups import Backups
@@ -151,7 +151,7 @@ class World:
         self.staleness = Staleness(self.broker, 5.0, lambda: self.wall_us)
         self.rates = Rates(self.broker, [])
         self.journal = JournalSettings(Path("/no/journal"))
-        self.backups = Backups(self.journal.folder, None, 1)
+        self.backups = Backups(self.journal.folder, AdminSettings())
         self.audit = Audit(AuditSettings(files_max=0), Path(), OsDisk())
         self.broker.publishing.on_rejected = take_rejected(self.broker, self.quarantine, None)
         self.broker.watch_shadows(self.shadows.record)

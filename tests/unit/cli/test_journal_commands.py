@@ -184,6 +184,24 @@ def test_backup_and_restore(folder: Path, tmp_path: Path) -> None:
     assert admin("restore", tmp_path, tmp_path / "fourth").exit_code == 1
 
 
+def test_a_drill_restores_the_newest_backup_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    """A damaged backup, and a folder without one, fail."""
+    backups, scratch = tmp_path / "backups", tmp_path / "scratch"
+    scratch.mkdir()
+    assert admin("drill", folder.parent, "--scratch", scratch).exit_code == 1
+    (made,) = rows(admin("backup", folder, backups, "--json"))
+    for place in (backups, Path(str(made["folder"]))):
+        (row,) = rows(admin("drill", place, "--scratch", scratch, "--json"))
+        assert (row["backup"], row["revision"]) == (made["folder"], made["head"])
+        assert row["topics"]
+    assert admin("drill", backups).exit_code == 0
+    damaged = next(Path(str(made["folder"]), "schemas").iterdir())
+    os.truncate(damaged, 5)
+    result = admin("drill", backups, "--scratch", scratch)
+    assert (result.exit_code, damaged.name in result.stderr) == (1, True)
+    assert not list(scratch.iterdir())
+
+
 @pytest.mark.parametrize("verb", ["verify", "dump", "repair", "backup"])
 def test_what_is_no_journal_is_told(tmp_path: Path, verb: str) -> None:
     """Any other folder is refused in one line."""

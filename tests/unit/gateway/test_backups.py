@@ -2,11 +2,13 @@
 
 import fcntl
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
+from maxam.config import AdminSettings
 from maxam.gateway import backups
 from maxam.gateway.backups import Backups, _row_of
 from maxam.journal.backup import LOCK, UNFINISHED
@@ -16,7 +18,7 @@ NAME = "20261122T030000.000000Z"
 
 def states(folder: Path) -> list[str]:
     """Return the states of all rows, as operators see them."""
-    made = Backups(folder / "journal", folder, kept=1)
+    made = Backups(folder / "journal", AdminSettings(backups=folder))
     return [row.state for row in made._look(folder, None)]
 
 
@@ -48,8 +50,72 @@ def test_a_lock_of_the_same_number_on_another_disk_is_another(tmp_path: Path, mo
 
 def test_a_failed_backup_says_why_whatever_it_left(tmp_path: Path) -> None:
     """If a backup cannot remove what it has written, the reason is reported, not its end."""
-    made = Backups(tmp_path / "journal", tmp_path, kept=1)
+    made = Backups(tmp_path / "journal", AdminSettings(backups=tmp_path))
     (tmp_path / (NAME + UNFINISHED)).mkdir()
     made._failures.append(_row_of(NAME, "failed", "no room"))
     [row] = trio.run(made.rows)
     assert (row.state, row.reason) == ("failed", "no room")
+
+
+def hooked(folder: Path, script: str, timeout_s: float = 60.0) -> Backups:
+    """Return backups whose hook is a script of the shell. `$1` is the backup."""
+    (folder / NAME).mkdir()
+    command = ("/bin/sh", "-c", script, "hook")
+    return Backups(
+        folder / "journal",
+        AdminSettings(backups=folder, backup_hook=command, backup_hook_timeout_s=timeout_s),
+    )
+
+
+def test_a_hook_gets_the_path_of_the_backup_and_a_restart_knows_what_it_copied(tmp_path: Path) -> None:
+    """A backup that is gone is forgotten."""
+    folder, other = tmp_path / "backups", tmp_path / "other"
+    folder.mkdir()
+    made = hooked(folder, f'cp -R "$1" {other}')
+    assert made.hook is not None
+    assert trio.run(made.hook.run, NAME) == ""
+    assert other.is_dir()
+    assert made.hook.copied() == {NAME}
+    (folder / NAME).rmdir()
+    later = hooked(folder, "true")
+    (folder / "20261122T040000.000000Z").mkdir()
+    (folder / NAME).rmdir()
+    assert later.hook is not None
+    assert trio.run(later.hook.run, "20261122T040000.000000Z") == ""
+    assert later.hook.copied() == {"20261122T040000.000000Z"}
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [("echo one; echo no room >&2; exit 3", "no room"), ("kill -TERM $$", "15"), ("exit 9", "9")],
+)
+def test_a_hook_that_fails_tells_why(tmp_path: Path, script: str, told: str) -> None:
+    """The last line of its output is part of the reason."""
+    made = hooked(tmp_path, script)
+    assert made.hook is not None
+    assert told in trio.run(made.hook.run, NAME)
+    assert made.hook.copied() == frozenset()
+
+
+def test_a_hook_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
+    """It has failed then."""
+    made = hooked(tmp_path, f"mkfifo {tmp_path}/pipe; (exec 3<>{tmp_path}/pipe; read -r line <&3) & wait", 0.5)
+    assert made.hook is not None
+    assert "killed" in trio.run(made.hook.run, NAME)
+
+
+def test_a_hook_that_is_no_program_has_failed(tmp_path: Path) -> None:
+    """The error of the system is the reason."""
+    (tmp_path / NAME).mkdir()
+    made = Backups(tmp_path, AdminSettings(backups=tmp_path, backup_hook=("/nowhere/hook",)))
+    assert made.hook is not None
+    assert "/nowhere/hook" in trio.run(made.hook.run, NAME)
+
+
+def test_health_names_a_backup_that_is_not_copied(tmp_path: Path) -> None:
+    """Also after a restart, until a hook has copied the newest."""
+    made = hooked(tmp_path, "exit 1")
+    made._looked = True
+    for copied, codes in ((None, []), (True, []), (False, ["backup-not-copied"])):
+        made.newest = replace(_row_of(NAME, "done"), copied=copied)
+        assert [reason.partition(":")[0] for reason in made.degraded()] == codes

@@ -136,6 +136,7 @@ function made(answer) {
       one.bytes === null ? null : `, ${bytes(one.bytes)}`,
       one.files === null ? null : ` in ${plural(one.files, "file")}`,
       one.verified === null ? null : one.verified ? ", verified" : ", not verified",
+      one.copied === null ? null : one.copied ? ", copied" : ", not copied",
       one.reason === null ? null : [": ", client(one.reason, 300)],
       el("div", { class: "aside" }, client(one.name)),
     ),
