@@ -14,6 +14,7 @@ from maxam.config import AdminSettings
 
 _COPIED: Final = "copied"  # file beside the backups: names of those that were copied, one a line
 _TAIL_BYTES_MAX: Final = 500  # of the output of a command that failed
+_TAIL_LINES_MAX: Final = 2
 
 
 @final
@@ -30,7 +31,7 @@ class BackupHook:
         """
         self._command: Final = command
         self._timeout_s: Final = timeout_s
-        self._folder: Final = folder
+        self._folder: Final = folder.absolute()
 
     @staticmethod
     def of(settings: AdminSettings) -> "BackupHook | None":
@@ -69,8 +70,8 @@ class BackupHook:
             else:
                 ended = f"ended with {status}" if status > 0 else f"was ended by the signal {-status}"
             output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES_MAX))
-            told = output.read().decode(errors="replace").strip().rpartition("\n")[2]
-            return f"{self._command[0]} {ended}" + (f": {told}" if told else "")
+            told = output.read().decode(errors="replace").strip().splitlines()[-_TAIL_LINES_MAX:]
+            return ": ".join([f"{self._command[0]} {ended}", *told])
 
     def copied(self) -> frozenset[str]:
         """Return the names of the backups that were copied. Reads the disk."""

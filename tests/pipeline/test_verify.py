@@ -245,7 +245,10 @@ def test_what_the_policy_does_not_grant_is_a_difference(
     result = run(gateway, folder, "--policy", str(narrow), "--glob", "X/p.??", "--seconds", "1")
     assert result.exit_code == 1
     assert {what for _, _, what in found(result)} == {"no right"}
-    assert [name for name, _, _ in found(result)] == [f"X/p.{number}" for number in range(30, 100)]
+    names = [name for name, _, _ in found(result)]  # as many as came within the second
+    assert names
+    assert names == [f"X/p.{number}" for number in range(30, 30 + len(names))]
+    assert len(names) <= 70
     narrow.write_text("")
     refused = run(gateway, folder, "--policy", str(narrow))
     assert refused.exit_code == 1

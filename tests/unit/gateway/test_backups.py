@@ -67,9 +67,12 @@ def hooked(folder: Path, script: str, timeout_s: float = 60.0) -> Backups:
     )
 
 
-def test_a_hook_gets_the_path_of_the_backup_and_a_restart_knows_what_it_copied(tmp_path: Path) -> None:
-    """A backup that is gone is forgotten."""
-    folder, other = tmp_path / "backups", tmp_path / "other"
+def test_a_hook_gets_the_path_of_the_backup_and_a_restart_knows_what_it_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path is absolute, also if the setting is not. A backup that is gone is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    folder, other = Path("backups"), tmp_path / "other"
     folder.mkdir()
     made = hooked(folder, f'cp -R "$1" {other}')
     assert made.hook is not None
@@ -87,10 +90,10 @@ def test_a_hook_gets_the_path_of_the_backup_and_a_restart_knows_what_it_copied(t
 
 @pytest.mark.parametrize(
     ("script", "told"),
-    [("echo one; echo no room >&2; exit 3", "no room"), ("kill -TERM $$", "15"), ("exit 9", "9")],
+    [("echo no room >&2; echo end; exit 3", "no room"), ("kill -TERM $$", "15"), ("exit 9", "9")],
 )
 def test_a_hook_that_fails_tells_why(tmp_path: Path, script: str, told: str) -> None:
-    """The last line of its output is part of the reason."""
+    """The last lines of its output are part of the reason."""
     made = hooked(tmp_path, script)
     assert made.hook is not None
     assert told in trio.run(made.hook.run, NAME)
