@@ -222,11 +222,15 @@ bundle: wheel ## dist/maxam-*-bundle.tar.gz: installs a gateway on machines with
 
 # A release insists on a compiled core; MAXAM_CORE=interpreted makes one for machines without a C compiler.
 .PHONY: release release-check
+.PHONY: deb
+deb: bundle ## dist/maxam_*.deb: the bundle as a Debian package (docs/operate/deployment.md)
+	deploy/make-deb "$$(ls -t dist/maxam-*-bundle.tar.gz | head -n 1)" dist
+
 .PHONY: etcd-archive
 etcd-archive: ## dist/maxam-etcd-*.tar.gz: installs one node of the etcd of a cluster (needs Go)
 	deploy/make-etcd-archive
 
-release: $(RUNTIME) ## dist/maxam-<version>/ of the last commit: wheel, sdist, bundle, bill of materials, checksums
+release: $(RUNTIME) ## dist/maxam-<version>/ of the last commit: wheel, sdist, bundle, deb, bill of materials, checksums (SIGN_KEY=key.pem signs them)
 	$(if $(filter command environment,$(origin MAXAM_CORE)),MAXAM_CORE=$(MAXAM_CORE),MAXAM_CORE=compiled) $(BIN)/python deploy/make_release.py dist
 
 release-check: $(RUNTIME) ## make the release twice, in two clones, and compare every byte

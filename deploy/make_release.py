@@ -1,7 +1,7 @@
 """Make a release of the clone's last commit: `make_release.py FOLDER` prints the folder of the release.
 
-The release is a wheel, a source distribution, a bundle, a bill of materials of the bundle (CycloneDX) and SHA256SUMS. Two clones of
-one commit give equal bytes on one machine: `make release-check`. Times are those of the commit, or SOURCE_DATE_EPOCH.
+The release is a wheel, a source distribution, a bundle, a bill of materials of the bundle (CycloneDX) and SHA256SUMS. Where dpkg-deb
+is, there is a Debian package too. SHA256SUMS is signed if SIGN_KEY is the file of a private key (Ed25519). Two clones of one commit give equal bytes on one machine: `make release-check`. Times are those of the commit, or SOURCE_DATE_EPOCH.
 """
 
 import datetime as dt
@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -47,10 +48,17 @@ def make_release(folder: Path) -> Path:
     source = _built("build_sdist", release)
     repack(source, epoch)
     bundle = make_bundle(wheel, release)
+    if shutil.which("dpkg-deb") is None:
+        sys.stderr.write("there is no dpkg-deb: the release has no Debian package\n")
+    elif subprocess.run([ROOT / "deploy/make-deb", bundle, release], stdout=sys.stderr, check=False).returncode != 0:  # noqa: S603 - our own
+        raise SystemExit("make-deb failed: no release is made")
     bill = bill_of_materials(bundle, epoch)
     (release / f"{release.name}.cdx.json").write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(release.iterdir())]
     (release / "SHA256SUMS").write_text("".join(sums), encoding="ascii")
+    key = os.environ.get("SIGN_KEY")
+    if key:
+        _sign(release, key)
     return release
 
 
@@ -116,6 +124,19 @@ def _component(file: str, wheel: bytes) -> dict[str, Any]:
     elif metadata["License"]:
         component["licenses"] = [{"license": {"name": metadata["License"].splitlines()[0]}}]
     return component
+
+
+def _sign(release: Path, key: str) -> None:
+    """Sign the checksums, and put the public key beside them."""
+    sums = release / "SHA256SUMS"
+    for arguments in (
+        ["pkeyutl", "-sign", "-rawin", "-inkey", key, "-in", str(sums), "-out", f"{sums}.sig"],
+        ["pkey", "-in", key, "-pubout", "-out", str(release / "release.pub")],
+    ):
+        if subprocess.run(["openssl", *arguments], check=False).returncode != 0:  # noqa: S603, S607 - the user's openssl
+            raise SystemExit(
+                f"openssl cannot sign with {key}: the release is not signed. It takes a private key of Ed25519"
+            )
 
 
 def _built(what: str, folder: Path) -> Path:

@@ -55,7 +55,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Samples]:
         site = Site(tmp_path_factory.mktemp("site"), "anna")
         (site.schemas / "registry.toml").write_text(ANYTHING_GOES + ANYTHING_GOES.replace("X/**", "B/**"))
         site.policy({"anna": {"send": ["X/**", "B/**"]}})
-        site.settings = replace(site.settings, admin=AdminSettings(port=0, backups=site.folder / "backups"))
+        site.settings = replace(
+            site.settings, admin=AdminSettings(port=0, backups=site.folder / "backups", backup_hook=("/bin/true",))
+        )
         async with living(site) as gateway, gateway.client("anna") as anna:
             await anna.send("X/a", b"v")
             await anna.send(link_topic("V1").decode(), link("V1", "V1/**").encoded())

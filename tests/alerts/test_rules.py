@@ -152,6 +152,7 @@ CASES: dict[str, list[Course]] = {
         counter(f'maxam_snapshots_total{{{ON}, outcome="built"}}', 1, 0),
     ],
     "MaxamBackupsFail": [counter(f'maxam_backups_total{{{ON}, outcome="failed"}}', 0, 1)],
+    "MaxamBackupNotCopied": [gauge(f"maxam_backup_copied{{{ON}}}", 1, 0)],
     "MaxamBackupOld": [gauge(f"maxam_backup_timestamp_seconds{{{ON}}}", 60, -3 * DAY_S)],
     "MaxamCertificateExpires": [
         gauge(f"maxam_certificate_expiry_timestamp_seconds{{{ON}}}", 40 * DAY_S, 10 * DAY_S),

@@ -155,3 +155,29 @@ def test_the_samples_of_an_image_are_those_of_an_installation(unpacked: Path, tm
     etc = root / "etc/maxam"
     assert {path.relative_to(new) for path in new.rglob("*")} == {path.relative_to(etc) for path in etc.rglob("*")}
     assert (new / "tls").stat().st_mode == (etc / "tls").stat().st_mode
+
+
+def test_a_plan_switches_nothing(unpacked: Path, bundle_copy: Path, tmp_path: Path) -> None:
+    """It lists both releases, units and alert rules that change, and what operators have to do."""
+    root = tmp_path / "root"
+    assert run(unpacked / "install", root).returncode == 0
+    before = (root / "opt/maxam/current").resolve()
+    renamed(bundle_copy, "9.9.9-plan")
+    for name, text in (
+        ("share/systemd/maxam-crl.timer", "[Timer]\n"),
+        ("share/prometheus/maxam.rules.yml", "groups: []\n"),
+        ("share/CHANGELOG.md", "- Something. **Take the new rules** (1).\n"),
+    ):
+        (bundle_copy / name).unlink()
+        (bundle_copy / name).write_text(text)
+    sums = [line for line in (bundle_copy / "SHA256SUMS").read_text().splitlines() if not line.endswith(("crl.timer", "rules.yml", "CHANGELOG.md"))]  # fmt: skip
+    (bundle_copy / "SHA256SUMS").unlink()
+    (bundle_copy / "SHA256SUMS").write_text("\n".join(sums) + "\n")
+    told = run(bundle_copy / "install", root, "--plan")
+    assert told.returncode == 0, told.stderr
+    assert f"9.9.9-plan (interpreted) replaces {before.name} (interpreted)" in told.stdout
+    assert "maxam-crl.timer" in told.stdout
+    assert "maxam-gateway.service" not in told.stdout
+    assert "prometheus" in told.stdout
+    assert "to do: - Something" in told.stdout
+    assert (root / "opt/maxam/current").resolve() == before

@@ -52,7 +52,7 @@ class Operator:
 
     def run(self, text: str) -> str:
         """Run a command; give what it printed, on either stream."""
-        if text == "./install":
+        if text.startswith("./install"):
             text += f" --root {self.root}"
         text = re.sub(r"(?<![\w.$])/(?=etc\b|var/|opt/)", f"{self.root}/", text)
         text = re.sub(r"-[og] maxam ", "", text).replace("maxam-NEW-", f"maxam-{NEXT}-")
@@ -71,7 +71,8 @@ class Operator:
         if "install --ro" in text:  # --root, --rollback
             units = self.root / "usr/local/lib/systemd/system"
             for path in (self.root / "etc/maxam/maxam.toml", *units.iterdir()):
-                path.write_text(self._with_ports(path.read_text().replace('"0.0.0.0"', '"127.0.0.1"')))
+                changed = path.read_text().replace('"0.0.0.0"', '"127.0.0.1"').replace("5_368_709_120", "1_048_576")
+                path.write_text(self._with_ports(changed))
         return done.stdout.replace(str(self.root), "").replace(NEXT, "NEW")
 
     def come_anew(self) -> None:

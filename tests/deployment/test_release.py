@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -64,3 +65,21 @@ def test_the_bill_of_materials_is_that_of_the_bundle(make_release: ModuleType, b
     assert set(bill["dependencies"][0]["dependsOn"]) == refs
     assert "pip" in {item["name"] for item in bill["components"]}
     assert bill == make_release.bill_of_materials(bundle, EPOCH)
+
+
+def test_a_signature_is_checked_with_the_public_key_beside_it(make_release: ModuleType, tmp_path: Path) -> None:
+    """The commands are those of docs/operate/deployment.md. A changed checksum is refused."""
+    key = tmp_path / "key.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    release = tmp_path / "release"
+    release.mkdir()
+    sums = release / "SHA256SUMS"
+    sums.write_text("0 maxam\n")
+    make_release._sign(release, str(key))
+    check = ["openssl", "pkeyutl", "-verify", "-rawin", "-pubin", "-inkey", "release.pub", "-in", "SHA256SUMS"]
+    check += ["-sigfile", "SHA256SUMS.sig"]
+    page = (ROOT / "docs/operate/deployment.md").read_text().replace("\\\n", " ")
+    assert " ".join(check) in " ".join(page.split())
+    assert subprocess.run(check, cwd=release, check=False).returncode == 0
+    sums.write_text("1 maxam\n")
+    assert subprocess.run(check, cwd=release, check=False).returncode != 0

@@ -92,7 +92,7 @@ def _outcome(row: dict[str, Any]) -> str:
         case "done":
             text = f"done: revision {row['revision']}, {counted(row['files'], 'file')}, {counted(row['bytes'], 'byte')}, verified"
             copied = row.get("copied")
-            return text if copied is None else f"{text}, copied" if copied else f"{text}; not copied: {row['reason']}"
+            return text if copied is None else f"{text}, copied" if copied else f"{text}, not copied ({row['reason']})"
         case "failed":
             return f"failed: {row['reason']}"
         case state:

@@ -365,7 +365,7 @@ def journal_drill(backups: Path, scratch: Path | None, as_json: bool) -> None:
         raise JournalError(
             f"{backup} restores to revision {replay.position.revision}, and its manifest has {manifest.head}"
         )
-    row = {
+    row: dict[str, object] = {
         "backup": backup,
         "begun_at": _begun_at(manifest.when),
         "revision": manifest.head,

@@ -30,7 +30,9 @@ def test_metrics_are_the_ones_documented(site: Site, accept: str) -> None:
         for match in re.finditer(r"^\| `(maxam_\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     }
     assert documented == {one.name: (one.kind, one.labels, one.help) for one in METRICS}
-    site.settings = replace(site.settings, admin=AdminSettings(port=0, backups=site.folder / "backups"))
+    site.settings = replace(
+        site.settings, admin=AdminSettings(port=0, backups=site.folder / "backups", backup_hook=("/bin/true",))
+    )
 
     async def test() -> None:
         async with living(site) as gateway, gateway.client("anna") as anna:
