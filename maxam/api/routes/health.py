@@ -41,6 +41,7 @@ CODES: Final = (
     "audit",
     "backup-failed",
     "backup-missing",
+    "backup-not-copied",
     "bridge",
     "bridge-down",
     "clients-refused",

@@ -376,11 +376,14 @@ def journal_drill(backups: Path, scratch: Path | None, as_json: bool) -> None:
         "restore_s": round(restored_s - verified_s, 3),
         "recover_s": round(recovered_s - restored_s, 3),
     }
-    text = f"{backup} of {row['begun_at'] or manifest.when} restores to revision {manifest.head}: " + ", ".join(
-        (counted(broker.store.live, "topic"), counted(len(broker.sessions), "session"), counted(restored.bytes, "byte"))
+    held = (
+        counted(broker.store.live, "topic"),
+        counted(len(broker.sessions), "session"),
+        counted(restored.bytes, "byte"),
     )
     seconds = f"verified in {row['verify_s']} s, restored in {row['restore_s']} s, recovered in {row['recover_s']} s"
-    done(as_json, f"{text}\n{seconds}", row)
+    made = row["begun_at"] or manifest.when
+    done(as_json, f"{backup} of {made} restores to revision {manifest.head}: {', '.join(held)} ({seconds})", row)
 
 
 def _begun_at(when: str) -> str | None:
