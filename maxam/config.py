@@ -293,7 +293,7 @@ class AuditSettings:
     files_max: int = bounded(90, 0, 100_000, "0 keeps no audit log")  # the oldest go first
     # Lines of one principal, and of all unauthenticated clients together. The rest is counted.
     lines_per_minute_max: int = bounded(60, 10, 100_000, "fewer are of no use, more fill the disk")
-    syslog: str | None = None  # `tcp://HOST:PORT` or `udp://HOST:PORT` of a collector of syslog; None ships nothing
+    syslog: str = ""  # `tcp://HOST:PORT` or `udp://HOST:PORT` of a collector of syslog; empty sends nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +420,7 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
                 f" lower the first or raise the second",
             )
     syslog = settings.audit.syslog
-    if syslog is not None and not re.fullmatch(r"(tcp|udp)://(\[[0-9A-Fa-f:.]+\]|[^:/@\[\]\s]+):[0-9]{1,5}", syslog):
+    if syslog and not re.fullmatch(r"(tcp|udp)://(\[[0-9A-Fa-f:.]+\]|[^:/@\[\]\s]+):[0-9]{1,5}", syslog):
         raise MistakeError(
             "audit.syslog",
             f"[audit] syslog: expected 'tcp://HOST:PORT' or 'udp://HOST:PORT', found {shown(syslog)}",

@@ -139,7 +139,7 @@ class Audit:
         self._dropped = 0  # since the last line that reports them
         self._dropped_all = 0
         self._thread: Final = threading.Thread(target=self._run, name="audit", daemon=True)
-        self._shipper: Final = None if settings.syslog is None else AuditShipper(settings.syslog, folder)
+        self._shipper: Final = AuditShipper(settings.syslog, folder) if settings.syslog else None
 
     # For operators.
 

@@ -49,6 +49,12 @@ def test_everything_has_a_default_but_tls_policy_and_schemas() -> None:
     assert settings.limits == Limits()
 
 
+@pytest.mark.parametrize("target", ["tcp://collector.example:601", "udp://127.0.0.1:514", "tcp://[::1]:601"])
+def test_a_collector_of_syslog_has_a_name_and_a_port(target: str) -> None:
+    """Over TCP or UDP, by a name or an address."""
+    assert _load(f"{MINIMAL}[audit]\nsyslog = '{target}'\n").audit.syslog == target
+
+
 def test_absolute_paths_stay() -> None:
     """An absolute path does not depend on where the file is."""
     settings = _load(MINIMAL + '[journal]\nfolder = "/srv/journal"\n')
@@ -88,6 +94,8 @@ def test_whole_seconds_are_numbers_of_seconds() -> None:
         (MINIMAL + "[admin]\nhosts = ['https://a.b']", ["[admin] hosts", "without scheme and port", "https://a.b"]),
         (MINIMAL + "[admin]\nhosts = ['a.b:8643']", ["[admin] hosts", "without scheme and port"]),
         (MINIMAL + "[admin]\nhosts = ['*.*.b']", ["[admin] hosts", "one label more"]),
+        (MINIMAL + "[audit]\nsyslog = 'collector:514'", ["[audit] syslog", "tcp://HOST:PORT", "collector:514"]),
+        (MINIMAL + "[audit]\nsyslog = 'tls://collector:514'", ["[audit] syslog", "udp://HOST:PORT"]),
         (MINIMAL + "[listener]\nhost = 1", ["[listener] host", "a text in quotes"]),
         (MINIMAL + '[journal]\ndurability = "fsnyc"', ["[journal] durability", "'fsync' or 'none'", "mean 'fsync'?"]),
         (MINIMAL + '[journal]\nfolder = ""', ["[journal] folder", "the path of a file or folder"]),
