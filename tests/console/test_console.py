@@ -48,7 +48,7 @@ def test_everything_can_be_done_by_keyboard(tab: OpenTab, floor: Floor) -> None:
         expect(page.locator(f"{ROWS} .name")).to_have_count(2)
         page.keyboard.press("ArrowDown")
         expect(page.locator(".scroller")).to_be_focused()
-        page.keyboard.press("ArrowDown")
+        expect(page.locator(".line.selected .name")).to_have_text("X/Keys.a.Counter")
         page.keyboard.press("ArrowDown")
         expect(page.locator(".line.selected .name")).to_have_text("X/Keys.b.Counter")
         active = page.locator(".scroller").get_attribute("aria-activedescendant")
@@ -373,6 +373,7 @@ def test_principals_show_their_rights_and_tokens_to_those_who_may_enrol(tab: Ope
         row.get_by_role("button").click()
         expect(page.locator(".panel .facts").first).to_contain_text("X/*")
         expect(page.locator(".panel .hex")).to_have_count(1)
+        expect(page.locator("tr.opened")).to_contain_text("table")
         expect(page.locator(".tokens")).to_be_hidden()
         rights = ["read", "write", "enrol"]
         page.route("**/v1/about", lambda route: route.fulfill(json={**route.fetch().json(), "admin_rights": rights}))

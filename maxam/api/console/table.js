@@ -138,7 +138,10 @@ export class Table {
     const button = target.closest("button, a");
     if ((button && !button.classList.contains("open")) || getSelection()?.toString()) return;
     const known = this.#rows.get(name);
-    if (known) this.options.open?.(known.data);
+    if (!known) return;
+    for (const row of this.#body.querySelectorAll("tr.opened")) row.classList.remove("opened");
+    known.row.classList.add("opened");
+    this.options.open?.(known.data);
   }
 
   /** @param {KeyboardEvent} event */

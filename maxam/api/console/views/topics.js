@@ -149,6 +149,7 @@ export function show({ root, query, remember }) {
     if (event.key === "ArrowDown") {
       event.preventDefault();
       grid.focus();
+      grid.scroller.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown" })); // marks the first row, or the next one
     }
   });
   if (fields.length) grid.columns(fields);
