@@ -30,6 +30,7 @@ from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.names import MEMBERSHIP, PROMOTION, RENEW
 
+_AHEAD_BYTES: Final = 1 << 20  # room of an open segment beyond its blocks: half a thousand small blocks and more
 _LINKED_BLOCK_BYTES: Final = 4_194_304  # without a limit, a slow disk makes blocks that are too large for an entry
 _RECORDS_PER_REPORT: Final = 10_000  # recovered between two checks whether to report progress: some 50 ms
 
@@ -55,10 +56,10 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
         stored.durability == "fsync",
         stored.reserve_bytes,
         0 if settings.link is None else _LINKED_BLOCK_BYTES,
+        ahead_bytes=0 if following else _AHEAD_BYTES,
     )
-    journal = Journal.open(
-        stored.folder, OsDisk(), how, secrets.token_bytes(16), "" if following else secrets.token_hex(8)
-    )
+    sync_marker = secrets.token_bytes(15) + b"\xff"  # room is allocated ahead only if it does not end in a zero
+    journal = Journal.open(stored.folder, OsDisk(), how, sync_marker, "" if following else secrets.token_hex(8))
     broker = Broker(settings.limits, loaded.policy, loaded.registry)
     progress = StartProgress(time.monotonic)
     gc.disable()  # what recovery makes stays: to search it for garbage again and again would take a third of the time

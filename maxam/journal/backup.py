@@ -523,6 +523,7 @@ def _whole(path: str, data: bytes, before: int, rejected: bool) -> tuple[int, in
         if len(data) > HEADER_BYTES:
             raise
         return 0, before
+    scanner.leave_out_zeros()
     revision = before
     decoder = Decoder(before, 0)
     end = scanner.offset

@@ -41,6 +41,7 @@ class JournalSettings:
         durable: Sync before a write returns. False is for benchmarks and throw-away use only.
         reserve_bytes: Room kept for acknowledgements on a full disk, 0 for none.
         block_bytes_max: Size from which on a block takes no further operation; 0 for no limit.
+        ahead_bytes: Room allocated for the blocks to come, so that a sync is quicker; 0 for none. The open segment then ends in zeros.
     """
 
     segment_bytes_max: int = 67_108_864
@@ -48,6 +49,7 @@ class JournalSettings:
     durable: bool = True
     reserve_bytes: int = 262_144
     block_bytes_max: int = 0
+    ahead_bytes: int = 0
 
 
 class Watcher(Protocol):
@@ -90,7 +92,9 @@ class Journal:
         self._encoder = Encoder(START, sync_marker)
         self._committed = START
         self._syncs: Final = Syncs(disk, settings.durable)
-        self._files: Final = SegmentFiles(f"{folder}/segments", disk, self._syncs)
+        self._files: Final = SegmentFiles(
+            f"{folder}/segments", disk, self._syncs, settings.ahead_bytes if settings.durable else 0
+        )
         self._reserve: Final = Reserve(folder, disk, self._syncs, settings.reserve_bytes)
         self._recovered = False
         self._failed = False

@@ -15,7 +15,7 @@ from maxam.errors import JournalDamagedError, JournalError
 from maxam.journal.disk import read_at
 from maxam.journal.encoding import Position
 from maxam.journal.names import Segment, parse_segment_name, parse_snapshot_name
-from maxam.journal.scan import HEADER_BYTES, Scanner
+from maxam.journal.scan import ALIGNED_BYTES, HEADER_BYTES, Scanner, written_bytes
 
 Records = Literal["changes", "sessions", "rejected"]
 ProblemKind = Literal["torn", "damaged", "missing", "expired", "clock", "unknown-schema", "unreadable"]
@@ -116,9 +116,16 @@ def find_segment(folder: str | os.PathLike[str], records: Records, segment: Segm
 def size_of(segment: Segment) -> int:
     """Return the bytes of a segment. 0 if it was sealed or removed since it was listed, which opening it will report."""
     try:
-        return os.stat(segment.path).st_size  # noqa: PTH116 - a string is what there is
+        size = os.stat(segment.path).st_size  # noqa: PTH116 - a string is what there is
+        if not segment.open or size % ALIGNED_BYTES:
+            return size
+        file = SegmentFile(segment.path)
     except FileNotFoundError:
         return 0
+    try:
+        return written_bytes(file.size, file.read)
+    finally:
+        file.close()
 
 
 @final
@@ -150,12 +157,15 @@ def open_segment(folder: str | os.PathLike[str], records: Records, segment: Segm
         OSError: It cannot be read.
     """
     try:
-        return segment, SegmentFile(segment.path)
+        file = SegmentFile(segment.path)
     except FileNotFoundError:
         found = find_segment(folder, records, segment)
         if found is None:
             raise
-        return found, SegmentFile(found.path)
+        segment, file = found, SegmentFile(found.path)
+    if segment.open:
+        file.size = written_bytes(file.size, file.read)
+    return segment, file
 
 
 def fault_text(error: JournalDamagedError) -> str:

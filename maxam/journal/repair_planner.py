@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from itertools import chain as chained
 from typing import Final, final
@@ -25,7 +26,7 @@ from maxam.journal.names import (
 )
 from maxam.journal.repair_effects import find_effects
 from maxam.journal.repair_plan import Drop, Gap, NewSegment, Plan, Run
-from maxam.journal.scan import OTHER_VERSION
+from maxam.journal.scan import OTHER_VERSION, written_bytes
 from maxam.journal.survey import (
     Survey,
     gaps_between,
@@ -197,7 +198,8 @@ class Planner:
             head = max([head, *(one for one in known if one < _REVISION_MAX)])
             if not segment.last and survey.faults and not (survey.torn and survey is surveys[-1]):
                 fault = survey.faults[-1]
-                if fault.offset + fault.length >= self._disk.size(fault.path):
+                size = self._disk.size(fault.path)
+                if fault.offset + fault.length >= written_bytes(size, partial(self._disk.read, fault.path)):
                     behind = max([segment.first - 1, *(run.after.revision for run in survey.runs)])
                     head = max(head, behind + fault.length // _CHANGE_BYTES_MIN + 1)
         if "index" in self._disk.names(self._root):

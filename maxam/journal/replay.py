@@ -169,6 +169,8 @@ class Replay:
     def _begin(self, segment: Segment) -> Scanner:
         """Open the next segment and see that it continues the one before."""
         scanner = self._scanner(segment.path)
+        if segment.open:
+            scanner.leave_out_zeros()
         if scanner.snapshot or scanner.start.revision != segment.first - 1:
             raise self._damaged(JournalDamagedError(segment.path, 0, OTHER_NAME), self._stake())
         # 0: begun when only a snapshot was there to follow

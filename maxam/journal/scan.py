@@ -31,8 +31,12 @@ _BARE_HEADER_BYTES: Final = len(header(Position(0, 0, 0), bytes(SYNC_BYTES), sna
 HEADER_BYTES: Final = len(
     header(Position(0, 0, 0), bytes(SYNC_BYTES), snapshot=False, incarnation="0" * 16)
 )  # of a segment, at most; no block is so short that it ends before that in a file of an older release
+ALIGNED_BYTES: Final = (
+    4096  # an open segment whose room is allocated ahead has a multiple of this size, and zeros at its end
+)
 END_TAIL_BYTES: Final = 128  # more than an end mark and the sync marker before it
 _WINDOW_BYTES: Final = 1 << 20  # read at once: blocks can be small
+_ZEROS_BYTES: Final = 1 << 16  # read at once to find where zeros begin
 _HEADER_BYTES_MAX: Final = 1 << 16
 OTHER_VERSION: Final = "written by another version of maxam, with another schema"  # what is wrong with a whole header
 _CHECK_ENTRY: Final = b"\x16maxam.check\x10"  # name, and the length of the eight digits
@@ -49,7 +53,7 @@ class Scanner:
 
     Attributes:
         path: For the texts of errors.
-        size: Bytes of the file.
+        size: Bytes of the file, or what was written of it.
         snapshot: True if the header is that of a snapshot.
         start: Position in the header.
         first_offset: Of the first block.
@@ -88,7 +92,7 @@ class Scanner:
             JournalDamagedError: It is not a whole, unharmed header of this format.
         """
         self.path: Final = path
-        self.size: Final = size
+        self.size = size
         self._read: Final = read
         self._window = b""
         self._window_at = 0
@@ -127,6 +131,12 @@ class Scanner:
         self.offset = end
         self.chain = 0 if self.snapshot else self.start.chain
         self.ended = False
+
+    def leave_out_zeros(self) -> None:
+        """Take what was written of an open segment for its size."""
+        marker = self.sync_marker
+        written = written_bytes(self.size, self._read) + len(marker) - len(marker.rstrip(b"\0"))
+        self.size = min(self.size, written)
 
     def next_block(self) -> tuple[bytes, int] | None:
         """Return the bytes of the next block's records and their count, or None at the end of the file.
@@ -270,6 +280,22 @@ class Scanner:
             self._window_at = offset
             place = 0
         return self._window[place : place + length]
+
+
+def written_bytes(size: int, read: Read) -> int:
+    """Return the bytes of an open segment without the zeros of room that was allocated ahead.
+
+    Room is allocated only where no block ends with a zero. In files of older releases, a block can end with one. One file in a million has
+    also a multiple of ALIGNED_BYTES. A reader that calls this gets its last block later. `Scanner.leave_out_zeros` is exact.
+    """
+    end = 0 if size % ALIGNED_BYTES else size
+    while end:
+        start = max(0, end - _ZEROS_BYTES)
+        written = read(start, end - start).rstrip(b"\0")
+        if written:
+            return start + len(written)
+        end = start
+    return size
 
 
 def scan_from(path: str, size: int, read: Read, before: Position, sync_marker: bytes, offset: int) -> Scanner:

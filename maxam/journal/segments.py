@@ -13,7 +13,7 @@ from maxam.journal.disk import Disk, write_at, write_file
 from maxam.journal.encoding import Position, end_block, header
 from maxam.journal.names import segment_path
 from maxam.journal.replay import OpenEnd
-from maxam.journal.scan import Scanner
+from maxam.journal.scan import ALIGNED_BYTES, Scanner
 from maxam.journal.syncing import Syncs
 
 NOT_BEGUN: Final = -1  # time of the first record of a segment that has none
@@ -100,9 +100,10 @@ class OpenSegment(SegmentExtent):
     Attributes:
         path: The file.
         handle: Its descriptor.
+        allocated: Size up to which there is room on the disk, 0 if that is not known.
     """
 
-    __slots__ = ("handle", "path")
+    __slots__ = ("allocated", "handle", "path")
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class OpenSegment(SegmentExtent):
         super().__init__(first, size, started_at_us, sync_marker, outdated)
         self.path: Final = path
         self.handle: Final = handle
+        self.allocated = 0
 
     def extent(self) -> SegmentExtent:
         """Return how far it goes, as a copy."""
@@ -132,10 +134,11 @@ class SegmentFiles:
         uncut: The open segment may have bytes after those that are stored whole.
     """
 
-    __slots__ = ("_disk", "_folder", "_held", "_spare", "_syncs", "opened", "uncut")
+    __slots__ = ("_ahead_bytes", "_disk", "_folder", "_held", "_spare", "_syncs", "opened", "uncut")
 
-    def __init__(self, folder: str, disk: Disk, syncs: Syncs) -> None:
-        """Prepare to write segments in a folder."""
+    def __init__(self, folder: str, disk: Disk, syncs: Syncs, ahead_bytes: int = 0) -> None:
+        """Prepare to write segments in a folder. Room for up to `ahead_bytes` is allocated before blocks come, 0 for none."""
+        self._ahead_bytes: Final = ahead_bytes
         self._folder: Final = folder
         self._disk: Final = disk
         self._syncs: Final = syncs
@@ -170,7 +173,7 @@ class SegmentFiles:
         self.opened = OpenSegment(
             segment.path, handle, segment.first, found.end, begun_us, scanner.sync_marker, scanner.outdated
         )
-        if found.end < found.size:
+        if found.end < self._disk.size(segment.path):  # also zeros
             self._disk.truncate(handle, found.end)
         # a killed process may have written what it did not sync; from now on it counts as committed
         self._syncs.file(handle)
@@ -194,6 +197,8 @@ class SegmentFiles:
 
     def grow(self, segment: OpenSegment, data: bytes, at_us: int, sync: bool) -> None:
         """Write a block, accepted at a time, and make it durable with `sync`."""
+        if self._ahead_bytes and sync and segment.size + len(data) > segment.allocated:
+            self._allocate(segment, segment.size + len(data))
         write_at(self._disk, segment.handle, data, segment.size)
         if sync:
             self._syncs.file(segment.handle, data_only=True)
@@ -250,6 +255,9 @@ class SegmentFiles:
         """Finish the open segment, which ends at a position; until it has its final name it can be cut back."""
         if self.uncut:
             self.cut(segment)
+        elif segment.allocated:
+            self._disk.truncate(segment.handle, segment.size)  # durable with the end mark
+            segment.allocated = 0
         end = end_block(position, segment.sync_marker)
         write_at(self._disk, segment.handle, end, segment.size)
         self._syncs.file(segment.handle)
@@ -276,6 +284,7 @@ class SegmentFiles:
     def cut(self, segment: OpenSegment) -> None:
         """Remove the bytes after those that are stored whole, durably."""
         self._disk.truncate(segment.handle, segment.size)
+        segment.allocated = 0
         self._syncs.file(segment.handle)
         self.uncut = False
 
@@ -287,6 +296,18 @@ class SegmentFiles:
         self._close_spare()
         if self._held >= 0:
             self._disk.close(self._held)
+
+    def _allocate(self, segment: OpenSegment, size: int) -> None:
+        """Allocate room for a segment of a size and more, so that a sync does not have to store another size. A full disk has none."""
+        segment.allocated = -(-(size + self._ahead_bytes) // ALIGNED_BYTES) * ALIGNED_BYTES
+        if segment.sync_marker.endswith(b"\0"):
+            return  # readers cannot distinguish the end of the last block from zeros
+        try:
+            self._disk.allocate(segment.handle, segment.allocated)
+        except OSError as error:
+            if not self._syncs.is_shortage(error):
+                raise
+            self._disk.truncate(segment.handle, segment.size)
 
     def _set_aside(self, found: OpenEnd, revision: int) -> TornTail:
         """Copy the torn end of a segment beside it, durably."""

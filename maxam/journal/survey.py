@@ -12,7 +12,7 @@ from maxam.journal.layout import first_record
 from maxam.journal.listing import fault_text
 from maxam.journal.names import Segment, parse_segment_name
 from maxam.journal.repair_plan import Drop, Run
-from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner, headless, scan_from
+from maxam.journal.scan import HEADER_BYTES, OTHER_VERSION, Scanner, headless, scan_from, written_bytes
 from maxam.journal.whole import open_scanner
 from maxam.records import Record
 
@@ -46,8 +46,9 @@ class _Surveyor:
     def __init__(self, segment: Segment, disk: Disk, rejected: bool) -> None:
         self._segment: Final = segment
         self._path: Final = segment.path
-        self._size: Final = disk.size(segment.path)
         self._disk: Final = disk
+        size = disk.size(segment.path)
+        self._size: Final = size if segment.last else written_bytes(size, self._read)
         self._rejected: Final = rejected
         self._runs: Final[list[Run]] = []
         self._faults: Final[list[Drop]] = []

@@ -174,6 +174,8 @@ def _examine(
     scanner: Scanner | None = None
     try:
         scanner = open_scanner(path, disk)
+        if opened:
+            scanner.leave_out_zeros()
         if segment is None:
             decoder.gapless = False
             require_snapshot(scanner, revision)

@@ -40,7 +40,7 @@ from tests.support.journal_records import NOW_US, SYNC, change, rejected
 
 ROOT = "/journal"
 TEXT = b'{"type":"record","name":"S_v1","fields":[]}'
-SETTINGS = JournalSettings(segment_bytes_max=7000, reserve_bytes=0)
+SETTINGS = JournalSettings(segment_bytes_max=7000, reserve_bytes=0, ahead_bytes=4096)
 SNAPSHOTS = (70, 105)  # revisions
 TOPICS = 12
 CHANGES = 150

@@ -230,7 +230,7 @@ def test_a_torn_tail_is_cut_logged_and_kept(files: GatewayFolder, journal: Path,
         assert client.send(b"X/A", b"torn") == b"accepted"
         gateway.kill()
     (segment,) = (journal / "segments").glob("*.open.avro")
-    data = segment.read_bytes()
+    data = segment.read_bytes().rstrip(b"\0")  # the rest is room for blocks to come
     os.truncate(segment, len(data) - cut)
     with files.start() as gateway:
         assert values(gateway) == {b"X/A": b"whole"}
@@ -242,13 +242,16 @@ def test_a_torn_tail_is_cut_logged_and_kept(files: GatewayFolder, journal: Path,
     assert kept.read_bytes() == data[int(offset) : -cut]
 
 
-def test_bytes_of_an_unfinished_write_harm_nothing(files: GatewayFolder, journal: Path) -> None:
-    """With any bytes after the last whole block of the open segment, all accepted values are there."""
+@pytest.mark.parametrize("ahead", [False, True])
+def test_bytes_of_an_unfinished_write_harm_nothing(files: GatewayFolder, journal: Path, ahead: bool) -> None:
+    """With any bytes after the last whole block of the open segment, or after its zeros, all accepted values are there."""
     with files.start() as gateway, gateway.client() as client:
         assert client.send(b"X/A", b"kept") == b"accepted"
         gateway.kill()
     (segment,) = (journal / "segments").glob("*.open.avro")
-    with segment.open("ab") as file:
+    whole = segment.read_bytes()
+    with segment.open("r+b") as file:
+        file.seek(len(whole if ahead else whole.rstrip(b"\0")))
         file.write(os.urandom(5000))
     with files.start() as gateway:
         assert values(gateway) == {b"X/A": b"kept"}

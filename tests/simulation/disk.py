@@ -230,8 +230,9 @@ class SimulatedDisk:
         file = self._opened(handle)
         if self.capacity is not None and self._used() - len(file.data) + size > self.capacity:
             raise OSError(errno.ENOSPC, "simulated")
-        file.apply(len(file.data), bytes(max(0, size - len(file.data))))  # one that is larger stays so
-        file.pending.append((0, bytes(file.data)))
+        zeros = bytes(max(0, size - len(file.data)))  # one that is larger stays so
+        file.pending.append((len(file.data), zeros))
+        file.apply(len(file.data), zeros)
 
     def fsync(self, handle: int) -> None:
         """As of `Disk`."""

@@ -3,11 +3,13 @@
 import random
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
 
 import pytest
 
+from tests.simulation import machine
 from tests.simulation.__main__ import main
 from tests.simulation.alike import alike
 from tests.simulation.attendance_mutants import ATTENDANCE_MUTANTS
@@ -23,6 +25,14 @@ from tests.simulation.walks import directed, walk
 @pytest.mark.parametrize("first", range(0, 160, 20))
 def test_what_must_hold_holds_whatever_fails(first: int) -> None:
     """Crashes, power cuts, full disks, slow, vanishing and doubled clients: nothing is lost, stale, doubled or leaked."""
+    for seed in range(first, first + 20):
+        simulate(seed)
+
+
+@pytest.mark.parametrize("first", range(160, 240, 20))
+def test_what_must_hold_holds_with_room_ahead(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where the open segment ends in zeros."""
+    monkeypatch.setattr(machine, "STORED", replace(machine.STORED, ahead_bytes=4096))
     for seed in range(first, first + 20):
         simulate(seed)
 

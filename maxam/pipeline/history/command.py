@@ -26,7 +26,7 @@ from maxam.avro.source import read_source
 from maxam.errors import JournalDamagedError
 from maxam.journal.dump import read_records
 from maxam.journal.identity import NewIncarnationError, OtherJournalError, end_chain, find_block, require_same
-from maxam.journal.listing import REVISION_MAX, Problem, list_segments, open_segment
+from maxam.journal.listing import REVISION_MAX, Problem, list_segments, open_segment, size_of
 from maxam.journal.names import Segment
 from maxam.journal.reading import Place
 from maxam.journal.scan import Scanner
@@ -281,13 +281,12 @@ def _stretches(journal: Path, table: Table, report: HistoryReport) -> list[Stret
         if segment.first == state.segment:
             offset = find_block(journal, "changes", segment, state.chain, state.offset) if state.chain else None
             place = Place(state.offset if offset is None else offset, state.chain, state.place_revision)
-        try:
-            size = os.stat(segment.path).st_size  # noqa: PTH116 - a string is at hand
-        except FileNotFoundError:  # just sealed
+        size = size_of(segment)
+        if not size:  # just sealed
             found = next((one for one in list_segments(journal, "changes") if one.first == segment.first), None)
             if found is None:
                 raise PipelineError(f"{segment.path}: removed while the journal was listed: run it again") from None
-            size = os.stat(found.path).st_size  # noqa: PTH116 - as above
+            size = size_of(found)
             segment = found  # noqa: PLW2901 - the same one under its new name
         if segment.open and not _has_block(journal, segment, size, place, report):
             continue

@@ -3,7 +3,9 @@
 import errno
 import os
 import random
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -33,9 +35,15 @@ def acknowledgement(revision: int, at: int = 0) -> AcknowledgementRecord:
     )
 
 
-def opened(disk: SimulatedDisk, settings: JournalSettings = SMALL) -> tuple[Journal, list[Record]]:
+@pytest.fixture(autouse=True, params=[0, 4096], ids=["", "ahead"])
+def _ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allocate room for segments ahead, or not."""
+    monkeypatch.setattr(sys.modules[__name__], "SMALL", replace(SMALL, ahead_bytes=request.param))
+
+
+def opened(disk: SimulatedDisk, settings: JournalSettings | None = None) -> tuple[Journal, list[Record]]:
     """Return a recovered journal and its records."""
-    journal = Journal.open(ROOT, disk, settings, SYNC)
+    journal = Journal.open(ROOT, disk, settings or SMALL, SYNC)
     return journal, list(journal.recover())
 
 
