@@ -59,6 +59,11 @@ export const webSocket: Transport = {
   heartBeatMs: 0,
   open(url, events) {
     let socket: WebSocket;
+    if (globalThis.WebSocket === undefined)
+      throw new MaxamError(
+        "no-websocket",
+        "This runtime has no WebSocket. Start Node.js before 22 with --experimental-websocket, or use `tls`.",
+      );
     try {
       socket = new WebSocket(url, ["v12.stomp"]);
     } catch (cause) {
@@ -75,15 +80,25 @@ export const webSocket: Transport = {
     };
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) =>
       events.received(typeof data === "string" ? texts.encode(data) : new Uint8Array(data));
+    let hasEnded = false;
+    const ended = (error: MaxamError) => {
+      if (!hasEnded) events.ended(error);
+      hasEnded = true;
+    };
+    const unreachable = () =>
+      new MaxamError(
+        "unreachable",
+        `No connection to ${url}. Check the address, the certificate of the gateway and \`origins\` in its [web] section.`,
+        { temporary: true },
+      );
+    socket.onerror = () => {
+      if (!wasOpen) ended(unreachable()); // Node.js 20 emits no `close` for an upgrade that was refused
+    };
     socket.onclose = ({ code, reason }) =>
-      events.ended(
+      ended(
         wasOpen
           ? lost(`The connection to ${url} was closed with code ${code}${reason && `: ${reason}`}.`)
-          : new MaxamError(
-              "unreachable",
-              `No connection to ${url}. Check the address, the certificate of the gateway and \`origins\` in its [web] section.`,
-              { temporary: true },
-            ),
+          : unreachable(),
       );
     return {
       send: (bytes) => socket.send(bytes as Uint8Array<ArrayBuffer>),
