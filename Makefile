@@ -170,6 +170,10 @@ simulate-cluster: $(DEV) ## the same of the members of a cluster, their gateways
 simulate-fronts: $(DEV) ## the same of a broker with 0, 1 and 3 fronts (SEEDS=10000; JOBS=1)
 	$(BIN)/python -m tests.simulation --kinds fronts --seeds $(SEEDS) $(if $(JOBS),--jobs $(JOBS))
 
+.PHONY: conformance
+conformance: $(DEV) ## certify our client libraries with maxam-conformance, and find broken ones (NAMES="python typescript-web")
+	$(BIN)/python -m tests.conformance $(NAMES)
+
 reference: $(DEV) ## write docs/reference/ from the commands and the admin API
 	$(BIN)/python -m tests.docs.reference
 

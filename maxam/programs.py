@@ -1,6 +1,6 @@
 """The console scripts: start each program, or name the extra that this installation lacks.
 
-`pip install maxam` is the client library alone, yet brings all five scripts: a script cannot belong to an extra.
+`pip install maxam` is the client library alone, yet brings all six scripts: a script cannot belong to an extra.
 """
 
 import sys
@@ -34,6 +34,11 @@ def pipeline() -> None:
 def bridge() -> None:
     """Run `maxam-bridge`."""
     _run("bridge", "maxam.bridge.main", "bridge")
+
+
+def conformance() -> None:
+    """Run `maxam-conformance`."""
+    _run("conformance", "maxam.conformance.main", "conformance")
 
 
 def _run(extra: str, module: str, name: str) -> None:

@@ -148,6 +148,7 @@ async def resuming(
     client_id: str | None = None,
     host: str = "MAXVAPI",
     window: int | None = None,
+    heart_beat_ms: tuple[int, int] = HEART_BEAT_MS,
     on_loss: OnLoss | None = None,
     on_state: OnState | None = None,
     will: LastWill | None = None,
@@ -185,6 +186,7 @@ async def resuming(
                 client_id=session,
                 host=host,
                 window=window,
+                heart_beat_ms=heart_beat_ms,
                 will=will,
             )
         )

@@ -18,6 +18,7 @@ PROGRAMS = {
     "admin": ["maxam.cli", "maxam.demo"],
     "bench": ["maxam.bench"],
     "bridge": ["maxam.bridge"],
+    "conformance": ["maxam.conformance"],
     "pipeline": ["maxam.pipeline"],
 }
 packages_distributions = cache(metadata.packages_distributions)  # it reads the files of every distribution

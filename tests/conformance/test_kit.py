@@ -1,0 +1,95 @@
+"""The kit certifies our clients, finds each broken one, and explains itself. `make conformance` judges all promises."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from maxam.conformance.main import conformance
+from maxam.conformance.running import PROMISES
+from tests.conformance.drivers.broken import BROKEN
+from tests.conformance.judging import judge, reasons
+from tests.conformance.libraries import LIBRARIES, PYTHON, broken
+from tests.web.node import PACKAGE, require_package, run_node
+
+PAGE = Path(__file__).parents[2] / "docs" / "integrate" / "conformance.md"
+QUICK = ("reconnects", "sends-exactly", "bodies-whole", "resubscribes", "position-after-value", "map-complete")
+SILENT = 'import sys, time\nprint(\'{"saw": "ready"}\', flush=True)\nsys.stdin.read()'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_our_clients_keep_their_promises(name: str) -> None:
+    """Some promises of each level hold for each client over each transport."""
+    library = LIBRARIES[name]
+    if name.startswith("typescript"):
+        require_package()
+        run_node(str(PACKAGE / "build.mjs"))
+    verdicts = judge(library.command, library.transport, QUICK)
+    assert {code: one.verdict for code, one in verdicts.items()} == dict.fromkeys(QUICK, "pass"), reasons(verdicts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_client_fails_its_promise(name: str) -> None:
+    """A client that breaks one promise fails exactly this one of two."""
+    _, promise = BROKEN[name]
+    other = "sends-exactly"
+    verdicts = judge(broken(name), only=(promise, other), timeout_s=20.0)
+    assert {code: one.verdict for code, one in verdicts.items()} == {promise: "fail", other: "pass"}, reasons(verdicts)
+
+
+@pytest.mark.slow
+def test_what_is_not_claimed_is_not_judged() -> None:
+    """A driver that claims nothing is judged by the level of connections alone, and what needs a failed promise is blocked."""
+    verdicts = judge((sys.executable, "-c", SILENT), only=("reconnects", "takeover-final", "map-equal"), timeout_s=2.0)
+    assert {code: one.verdict for code, one in verdicts.items()} == {
+        "reconnects": "fail",
+        "takeover-final": "blocked",
+        "map-equal": "not-claimed",
+    }
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_verdict_per_line_and_writes_transcripts(tmp_path: Path) -> None:
+    """With `-o json` each line is a verdict; the exit code is 1 if one failed, and a transcript has its frames."""
+    arguments = ["run", "-o", "json", "--only", "resubscribes", "--timeout", "15s", "--transcripts", str(tmp_path)]
+    done = CliRunner().invoke(conformance, [*arguments, "--", *broken("forgets-subscriptions")])
+    assert done.exit_code == 1, done.output
+    (line,) = done.stdout.splitlines()
+    verdict = json.loads(line)
+    assert (verdict["code"], verdict["verdict"], verdict["seed"]) == ("resubscribes", "fail", 1)
+    transcript = (tmp_path / "resubscribes.txt").read_text()
+    assert {"CONNECTED", "SUBSCRIBE", "MESSAGE"} <= set(re.findall(r"[A-Z]{7,}", transcript))
+
+
+@pytest.mark.parametrize(
+    "command", [["nonesuch-program"], [sys.executable, "-c", "print('hello')"], [sys.executable, "-c", "pass"]]
+)
+def test_a_driver_that_cannot_be_used_is_a_usage_error(command: list[str]) -> None:
+    """No program, no report, and no output at all: exit code 2."""
+    done = CliRunner().invoke(conformance, ["run", "--timeout", "30s", "--", *command])
+    assert done.exit_code == 2, done.output
+
+
+def test_steps_are_numbers() -> None:
+    """Anything else is a usage error."""
+    done = CliRunner().invoke(conformance, ["run", "--steps", "a,b", "--", *PYTHON])
+    assert done.exit_code == 2
+
+
+def test_the_page_lists_each_promise() -> None:
+    """The table of the page has code and level of each promise, in the order of the program."""
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([a-z]+) \|", PAGE.read_text(), re.MULTILINE)
+    assert rows == [(one.code, one.level) for one in PROMISES.values()]
+
+
+def test_each_promise_needs_known_ones() -> None:
+    """A promise needs promises that come before it, so none waits for itself."""
+    seen: set[str] = set()
+    for one in PROMISES.values():
+        assert set(one.needs) <= seen
+        seen.add(one.code)
