@@ -174,10 +174,14 @@ class Message:
 
         Spec: MaXaM "STOMP ACK"
         """
+        if not self._settled and self._number > self._subscription._acknowledged_to:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # without yielding: see YIELD_S
+            await self._put_ack(receipt)
+
+    async def _put_ack(self, receipt: bool) -> None:
         subscription = self._subscription
         if self._settled or self._number <= subscription._acknowledged_to:
             return
-        await anyio.lowlevel.checkpoint_if_cancelled()  # without yielding: see YIELD_S
         await subscription._acknowledge(self._delivery, receipt)
         self._settled = True
         if subscription._ack == "client" and self._number > subscription._acknowledged_to:
@@ -331,15 +335,15 @@ class Subscription:
         Raises:
             ClientError: The reason why the connection ended.
         """
-        if self._automatic and self._last is not None:
-            await self._last.ack()
-        self._last = None
         inbox = self._inbox
         if inbox.deliveries and self._link.now_s() < self._yielded_s + YIELD_S:
             await anyio.lowlevel.checkpoint_if_cancelled()
         else:
             await anyio.lowlevel.checkpoint()
             self._yielded_s = self._link.now_s()
+        if self._automatic and self._last is not None:
+            await self._last._put_ack(False)
+        self._last = None
         self._pass_markers()
         while not inbox.deliveries:
             if self._link.leaving or not self._listening:

@@ -13,7 +13,7 @@ from maxam.conformance.subscribing import subscribe
 _TOPICS: Final = 8
 _STEPS: Final = 12
 _LOSSES_MAX: Final = 4  # each doubles the pauses of the library
-_KILLS: Final = 2
+_LIVES: Final = 3  # of the program after its first
 _MAP_TOPICS: Final = 60
 _BROKER_REPORTS_S: Final = 2.5  # the broker sends a position at most once a second
 
@@ -51,26 +51,37 @@ def _revision(position: str) -> int:
 
 
 async def continues_after_kill(stage: Stage) -> None:
-    """Kill the program at some moment, and start it with what it had stored."""
+    """Start a second program with the position and values of the first one, which was killed or is taken over.
+
+    Meanwhile the broker was restarted, restored from a backup, or neither.
+    """
+    # A program that is taken over while it has no connection would come back and take over in turn.
+    kinds = ("kill", "kill, restart", "kill, restore", "take over")
     driver = await stage.connect()
     await subscribe(stage, driver, markers=True)
-    for _ in range(_KILLS):
+    for step in stage.chosen(stage.random.choices(kinds, k=_LIVES)):
+        end, _, fault = step.partition(", ")
         for _ in range(_TOPICS):
             _change(stage)
         await stage.until(partial(_has_position, driver), "no position was reported")
         await trio.sleep(stage.random.uniform(0, 1.5))
-        await driver.kill()
-        stage.server.cut("the program was killed")
+        old = driver
+        if end == "kill":
+            await old.kill()
+            stage.server.cut("the program was killed")
+        driver = await stage.driver()
+        stored, since = old.stored["s"], old.positions["s"]
+        if fault:
+            stage.server.restart(lost_changes=stage.random.randint(1, _TOPICS) if fault == "restore" else 0)
         for _ in range(_TOPICS):
             _change(stage)
-        stored, since = driver.stored["s"], driver.positions["s"]
-        driver = await stage.driver()
         driver.values["s"] = dict(stored)
         driver.positions["s"], driver.stored["s"] = since, dict(stored)
         held = {topic: base64.b64encode(body).decode() for topic, body in stored.items()}
-        await stage.have_connect(driver, stage.server)
+        await stage.have_connect(driver, stage.server, again=True)
         await subscribe(stage, driver, markers=True, since=since, held=held)
         await stage.equal(driver, "s")
+        await old.kill()
 
 
 async def since_unavailable(stage: Stage) -> None:
@@ -115,14 +126,14 @@ async def map_restored(stage: Stage) -> None:
 async def map_equal(stage: Stage) -> None:
     """Change topics under faults in the order of the seed."""
     random = stage.random
-    kinds = ["put"] * 5 + ["delete"] * 2 + ["cut", "cut within a frame", "stop", "kill", "pieces"]
+    kinds = ["put"] * 5 + ["delete"] * 2 + ["cut", "cut within a frame", "stop", "kill", "restore", "pieces"]
     steps = random.choices(kinds, k=_STEPS)
     driver = await stage.connect()
     await subscribe(stage, driver, **{"as": "map"})
     losses = 0
     for step in stage.chosen(steps):
         if step in ("put", "delete"):
-            for _ in range(random.randint(1, 5)):
+            for _ in range(stage.random.randint(1, 5)):
                 _change(stage, deletes=step == "delete")
         elif step == "pieces":
             stage.server.faults.pieces = not stage.server.faults.pieces
@@ -131,7 +142,7 @@ async def map_equal(stage: Stage) -> None:
             before = len(stage.server.connections)
             await _lose(stage, step)
             await stage.reconnected(before)
-        await trio.sleep(random.uniform(0, 0.1))
+        await trio.sleep(stage.random.uniform(0, 0.1))
     _change(stage)
     await stage.equal(driver, "s")
 
@@ -150,7 +161,8 @@ async def _lose(stage: Stage, how: str) -> None:
     elif how == "cut":
         server.cut()
     else:
-        server.restart(graceful=how == "stop")
+        lost = stage.random.randint(1, 3) if how == "restore" else 0
+        server.restart(lost_changes=lost, graceful=how == "stop")
 
 
 def _change(stage: Stage, deletes: bool = False) -> None:
@@ -170,7 +182,7 @@ PROMISES: Final = (
     Promise(
         "continues-after-kill",
         "resumer",
-        "Killed at any moment, the program continues from its position without a gap.",
+        "Killed or taken over, the program continues from its position without a gap.",
         continues_after_kill,
         ("position-after-value",),
         seeded=True,

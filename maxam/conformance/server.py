@@ -275,9 +275,24 @@ class Server:
     """
 
     def __init__(
-        self, world: World, certificates: Path, transport: Transport, random: Random, transcript: list[Entry]
+        self,
+        world: World,
+        certificates: Path,
+        authority: Path,
+        transport: Transport,
+        random: Random,
+        transcript: list[Entry],
     ) -> None:
-        """Make it. `certificates` is a folder of `maxam-admin certs dev`."""
+        """Make it.
+
+        Args:
+            world: The broker.
+            certificates: Folder of `maxam-admin certs dev` with the server's certificate.
+            authority: PEM file of the authority of the library's certificate.
+            transport: How libraries connect.
+            random: Decides about pieces of a write.
+            transcript: Gets frames and remarks.
+        """
         self.world: Final = world
         self.transport: Final[Transport] = transport
         self.random: Final = random
@@ -291,7 +306,7 @@ class Server:
         self.context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
         if transport == "tls":
             self.context.verify_mode = ssl.CERT_REQUIRED
-            self.context.load_verify_locations(certificates / "ca.pem")
+            self.context.load_verify_locations(authority)
 
     @property
     def live(self) -> Connection | None:

@@ -51,7 +51,7 @@ class Stage:
 
     Attributes:
         plan: Of the run.
-        random: Of the seed; a case takes all that it varies from here.
+        random: Of the seed, and of the step under way; a case takes all that it varies from here.
         steps: Numbers of the steps of a seeded case that are played; None plays all.
         played: Number of steps that the case has without `steps`.
         world: The broker.
@@ -63,21 +63,27 @@ class Stage:
         self, plan: Plan, seed: int, steps: frozenset[int] | None, tasks: trio.Nursery, transcript: list[Entry]
     ) -> None:
         self.plan: Final = plan
-        self.random: Final = Random(seed)  # noqa: S311 - to be repeatable
+        self.random = Random(seed)  # noqa: S311 - to be repeatable
+        self._seed: Final = seed
         self.steps: Final = steps
         self.played = 0
         self.world: Final = World(plan.fingerprint)
         self.transcript: Final = transcript
         self._tasks: Final = tasks
         self._clients = 0
-        self.server = Server(self.world, plan.certificates, plan.transport, self.random, transcript)
+        self.server = self._make_server(plan.certificates)
 
     async def serve(self, *, foreign: bool = False) -> Server:
         """Start a server and return it. A `foreign` one has a certificate of an authority that the library does not trust."""
         folder = self.plan.foreign if foreign else self.plan.certificates
-        server = Server(self.world, folder, self.plan.transport, self.random, self.transcript)
+        server = self._make_server(folder)
         await self._tasks.start(server.run)
         return server
+
+    def _make_server(self, folder: Path) -> Server:
+        random = Random(self._seed)  # noqa: S311 - of its own, as the pieces of a write depend on the library
+        authority = self.plan.certificates / "ca.pem"  # a foreign server accepts the library's certificate too
+        return Server(self.world, folder, authority, self.plan.transport, random, self.transcript)
 
     async def driver(self) -> Driver:
         """Start a driver and wait until it is ready."""
@@ -100,9 +106,11 @@ class Stage:
             await self.until(lambda: server.live is not None, "the library has not connected")
         return driver
 
-    async def have_connect(self, driver: Driver, server: Server, heart_beat_ms: int = _HEART_BEAT_MS) -> None:
-        """Order a driver to connect."""
-        self._clients += 1
+    async def have_connect(
+        self, driver: Driver, server: Server, heart_beat_ms: int = _HEART_BEAT_MS, *, again: bool = False
+    ) -> None:
+        """Order a driver to connect. With `again` it has the client-id of the driver before."""
+        self._clients += not again
         files = self.plan.certificates
         own = (
             {}
@@ -174,9 +182,10 @@ class Stage:
         await self.until(alike, problem)
 
     def chosen(self, steps: Sequence[str]) -> Iterator[str]:
-        """Yield the steps that are to be played."""
+        """Yield the steps that are to be played. The effect of a step depends on the seed and its own number alone."""
         self.played = len(steps)
         for at, step in enumerate(steps):
+            self.random = Random(f"{self._seed} {at}")  # noqa: S311 - as above
             if self.steps is None or at in self.steps:
                 self.transcript.append(Entry(trio.current_time(), 0, "kit", remark=f"step {at}: {step}"))
                 yield step

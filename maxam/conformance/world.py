@@ -128,7 +128,7 @@ class World:
         """Replace the broker by one that has read the journal. With `lost_changes` it was restored from a backup without the newest ones."""
         if lost_changes:
             changes = [at for at, record in enumerate(self._journal) if type(record) is Change]
-            del self._journal[changes[-lost_changes] :]
+            del self._journal[changes[-lost_changes:][0] if changes else len(self._journal) :]
             self._incarnation += 1
         self.broker = self._new_broker()
         self._publisher = self._publishing()

@@ -659,7 +659,7 @@ async def test_pauses_are_short_while_another_address_may_serve_soon() -> None:
         await anyio.sleep(300)
     waits = [wait_s for _, wait_s in gateway.losses]
     searching = list(itertools.takewhile(lambda wait_s: wait_s <= 1, waits))
-    assert 29 <= sum(searching) <= 32
+    assert 29 <= sum(searching) <= 34  # the first ones after 30 s may be short by chance
     assert max(waits) > 15
 
 
