@@ -79,9 +79,12 @@ cluster-compare: $(INSTALLED) $(DEV) ## a cluster beside NATS JetStream and Rabb
 etcd-test: $(DEV) ## kill the leader of three etcd nodes under a writer and a reader (KILLS=20 takes some two minutes)
 	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest -q -s tests/cluster/test_etcd.py
 
-.PHONY: cluster-test partition-test upgrade-test
+.PHONY: cluster-test failover-table partition-test upgrade-test
 cluster-test: $(DEV) ## kill, freeze and hand over gateways and etcd of a cluster under load (KILLS=200 takes some three hours; CLUSTER_ARGS="--lease 1.5")
 	$(BIN)/python -m tests.cluster.kill_harness --kills $(or $(KILLS),20) $(CLUSTER_ARGS)
+
+failover-table: $(DEV) ## kill the leader of a cluster under load, with leases of 3, 2 and 1 s, and print how long clients wait (KILLS=200 takes some two hours; CLUSTER_ARGS="--leases 2")
+	$(BIN)/python -m tests.cluster.failover --kills $(or $(KILLS),20) $(CLUSTER_ARGS)
 
 partition-test: $(DEV) ## cut gateways, etcd and clients of a cluster off from each other under load (CUTS=200 takes some hour)
 	$(BIN)/python -m tests.cluster.partitions --cuts $(or $(CUTS),24) $(CLUSTER_ARGS)

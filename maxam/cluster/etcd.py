@@ -232,6 +232,7 @@ class EtcdLog:
             max(state.in_use for state in answers),
             min(state.quota for state in answers),
             tuple((address, "" if state is None else state.version) for address, state in states),
+            full=any(state.full for state in answers),
         )
 
     def check(self) -> None:
@@ -284,6 +285,8 @@ class EtcdLog:
         except RefusedError as refused:
             if method == COMPACT:
                 return 0  # another member was faster
+            if refused.no_space:
+                raise LogFullError(str(refused)) from refused
             raise LogLostError(str(refused)) from refused
 
     def _replace(self, head: Head, before: Head | None, puts: list[bytes]) -> Head:

@@ -23,6 +23,7 @@ STATUS: Final = "/etcdserverpb.Maintenance/Status"
 STATUS_REQUEST: Final = b""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NO_SPACE: Final = b"alarm:NOSPACE"
 _MOD_REVISION: Final = 2  # CompareTarget
 _VALUE: Final = 3
 _DELETE: Final = 1  # EventType
@@ -111,6 +112,7 @@ class StatusAnswer(NamedTuple):
         quota: Limit on the size; 0 if the node does not report it.
         leads: The node is the leader of etcd's nodes.
         has_leader: The node knows a leader.
+        full: The alarm of the quota is armed. It stays so until an operator ends it.
     """
 
     member: int
@@ -120,6 +122,7 @@ class StatusAnswer(NamedTuple):
     quota: int
     leads: bool
     has_leader: bool
+    full: bool = False
 
 
 def range_request(key: bytes, end: bytes = b"", *, limit: int = 0, keys_only: bool = False) -> bytes:
@@ -237,7 +240,7 @@ def watch_answer(data: bytes) -> WatchAnswer:
 
 def status_answer(data: bytes) -> StatusAnswer:
     """Decode a StatusResponse."""
-    version = ""
+    version, full = "", False
     member = leader = size = in_use = quota = 0
     for number, place, end in _fields(data, 0, len(data)):
         if number == 1:
@@ -248,11 +251,14 @@ def status_answer(data: bytes) -> StatusAnswer:
             size = place
         elif number == 4:
             leader = place
+        elif number == 8:
+            full = full or _NO_SPACE in data[place:end]
         elif number == 9:
             in_use = place
         elif number == 12:
             quota = place
-    return StatusAnswer(member, version, size, in_use, quota, leads=member == leader != 0, has_leader=leader != 0)
+    leads = member == leader != 0
+    return StatusAnswer(member, version, size, in_use, quota, leads=leads, has_leader=leader != 0, full=full)
 
 
 def _bytes(number: int, value: bytes) -> bytes:

@@ -56,6 +56,8 @@ class LogFullError(LogError):
 class LogLostError(LogError):
     """The engine gave no answer, so the outcome of the call is unknown. Repeat the same call."""
 
+    code = "log-lost"
+
 
 @final
 class LogTrimmedError(LogError):
@@ -181,15 +183,19 @@ class LogSize:
         in_use: Bytes of it that are in use.
         quota: Limit on the size; 0 if it is unknown.
         nodes: For each node that was asked: its address, and its version if it answers, else an empty text.
+        full: The engine refuses all writes until an operator ends that.
     """
 
-    __slots__ = ("bytes", "in_use", "nodes", "quota")
+    __slots__ = ("bytes", "full", "in_use", "nodes", "quota")
 
-    def __init__(self, size: int, in_use: int, quota: int, nodes: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, size: int, in_use: int, quota: int, nodes: tuple[tuple[str, str], ...], *, full: bool = False
+    ) -> None:
         self.bytes: Final = size
         self.in_use: Final = in_use
         self.quota: Final = quota
         self.nodes: Final = nodes
+        self.full: Final = full
 
 
 class Log(Protocol):
@@ -240,7 +246,7 @@ class Log(Protocol):
         """Forget the entries up to an index. Raises LogLostError."""
 
     def announce(self, name: str, text: bytes) -> None:
-        """Publish what others see of a member. It may be lost. Raises LogLostError."""
+        """Publish what others see of a member. It may be lost. Raises LogLostError, LogFullError."""
 
     def announced(self) -> dict[str, bytes]:
         """Return what each member announced last. Raises LogLostError."""

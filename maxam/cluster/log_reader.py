@@ -9,6 +9,7 @@ from maxam.cluster.log import Head, Log, LogDamagedError, LogError, LogLostError
 from maxam.cluster.logged import LoggedJournal
 from maxam.cluster.placing import ForkedError
 from maxam.cluster.steps import Steps
+from maxam.errors import MaxamError
 
 _HOLD_S: Final = 0.02  # between two checks whether the disk or the event loop has caught up
 _RETRY_S: Final = 0.5  # before the log is read again after an error
@@ -20,7 +21,7 @@ class Heads(Protocol):
     def saw(self, head: Head) -> None:
         """Take a head of the log."""
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: MaxamError) -> None:
         """Record that the engine gave no answer, or a wrong one. It is tried again."""
 
     def trimmed(self) -> None:

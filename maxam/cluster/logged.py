@@ -42,7 +42,7 @@ class Swaps(Protocol):
     def superseded(self, head: Head | None) -> None:
         """Record that the swap failed because the head is another one."""
 
-    def refused(self) -> None:
+    def refused(self, error: LogFullError) -> None:
         """Record that the swap failed because the log is full."""
 
 
@@ -180,7 +180,8 @@ class LoggedJournal:
             found = self._log.size()
         except LogLostError:
             return False
-        return not found.quota or found.in_use + 2 * size < found.quota
+        # etcd compares the size of its file with the quota, so room that trimming freed does not count before it is defragmented
+        return not found.full and (not found.quota or found.bytes + 2 * size < found.quota)
 
     def seal_aged(self, now_us: int) -> None:
         """Seal the open segment if it holds a change and is old enough, though nothing is to be written."""
@@ -321,9 +322,9 @@ class LoggedJournal:
         self._swaps.began(self._monotonic())
         try:
             self._head = settle(partial(self._try, data, head, before), self._pause)
-        except LogFullError:
+        except LogFullError as error:
             self._full = True
-            self._swaps.refused()
+            self._swaps.refused(error)
             raise
         except SupersededError as error:
             self._swaps.superseded(error.head)

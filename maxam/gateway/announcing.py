@@ -25,7 +25,7 @@ from maxam.cluster.membership import (
     write_membership,
 )
 from maxam.cluster.trimming import Trimming
-from maxam.errors import DiskFullError
+from maxam.errors import DiskFullError, MaxamError
 from maxam.gateway.log import log_event
 from maxam.journal.disk import OsDisk
 from maxam.link_config import ClusterSettings
@@ -93,7 +93,7 @@ class Announcer:
         own: Callable[[], Announcement],
         call: Callable[..., Awaitable[Any]],
         learned: Callable[[float, dict[str, Peer]], None],
-        failed: Callable[[Exception], None],
+        failed: Callable[[MaxamError], None],
     ) -> None:
         """Do its work once a second until cancelled.
 

@@ -219,16 +219,14 @@ class ClusterMember:
     def unready(self) -> list[str]:
         """Return why no client is served; empty while this member leads."""
         if self.leads:
-            return ["log-lost: the log of the cluster gives no answer"] if self.suspended else []
+            return self.facts.unready() if self.suspended else []
         role = self.machine.role
         reasons = [f"{role.value}: {self.where or 'no other member'} leads, and this member serves no clients"]
         return [*reasons, "disk-full: the journal has no room"] if self.keeper.disk_full else reasons
 
     def degraded(self) -> list[str]:
         """Return conditions that an operator should correct."""
-        reasons = (
-            [f"log-lost: the log of the cluster gives no answer ({self.facts.problem})"] if self.facts.problem else []
-        )
+        reasons = self.facts.degraded()
         if self._reader.damaged:
             reasons.append(f"log-damaged: {self._reader.damaged}")
         return reasons

@@ -166,6 +166,7 @@ class Gateway:
             limits.memory_bytes_max,
             settings.journal.free_bytes_min,
             wanted_bytes(settings.journal),
+            written="the journal's disk" if role.member is None else "the log of the cluster",
         )
         self.owed_watch: Final = OwedWatch(broker, self.watermarks.memory_bytes_max, self.committer.schedule_commit)
         self._segment_bytes_max: Final = segment_bytes_max(settings.journal, disk_bytes(settings.journal.folder))

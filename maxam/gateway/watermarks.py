@@ -96,6 +96,8 @@ class Watermarks:
         memory_bytes_max: int,
         free_bytes_min: int,
         wanted_bytes: int = 0,
+        *,
+        written: str = "the journal's disk",
     ) -> None:
         """Make one that has not measured anything yet.
 
@@ -106,7 +108,9 @@ class Watermarks:
             memory_bytes_max: 0 takes a share of the machine's memory.
             free_bytes_min: 0 never warns.
             wanted_bytes: The least size of the disk for the configuration.
+            written: Where blocks are written, for people.
         """
+        self._written: Final = written
         self._broker: Final = broker
         self._writing_since: Final = writing_since
         self._folder: Final = folder
@@ -142,7 +146,7 @@ class Watermarks:
                 "SENDs are refused until there is room"
             )
         if self.slow:
-            reasons.append("disk-slow: the journal's disk does not answer. SENDs wait")
+            reasons.append(f"disk-slow: {self._written} does not answer. SENDs wait")
         if self.unwritable:
             reasons.append(
                 f"journal-unwritable: {self.unwritable}. The gateway ends when it begins the next segment. Correct it before that"
@@ -190,7 +194,7 @@ class Watermarks:
         """Record since when the disk has had a block. None if it has none."""
         slow = since_s is not None and now_s - since_s >= _SLOW_S
         if slow and not self.slow:
-            log_event(logging.ERROR, "disk-slow", action="SENDs wait for the journal's disk; see what it does")
+            log_event(logging.ERROR, "disk-slow", action=f"SENDs wait for {self._written}; see what it does")
         elif self.slow and since_s != self._writing_since_s:
             seconds = f"{now_s - (self._writing_since_s or now_s):.1f}"
             log_event(logging.WARNING, "disk-slow-ended", seconds=seconds)

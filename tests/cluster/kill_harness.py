@@ -92,6 +92,7 @@ class Totals:
     Attributes:
         gaps_s: The longest times without a RECEIPT, by fault.
         waits_s: From the loss of a leader to the first RECEIPT of the next one, by fault.
+        serves_s: From the kill of a leader to the moment at which the next one listens.
         needless: New terms that no fault asked for, by fault.
         wakes_s: From the end of each freeze of a leader to the end of its process, if it was superseded.
         texts: Lines about the load.
@@ -99,6 +100,7 @@ class Totals:
 
     gaps_s: dict[str, list[float]] = field(default_factory=dict)
     waits_s: dict[str, list[float]] = field(default_factory=dict)
+    serves_s: list[float] = field(default_factory=list)
     needless: dict[str, int] = field(default_factory=dict)
     wakes_s: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -201,9 +203,10 @@ class Harness:
         return await strikes[name](leader)
 
     async def _kill_leader(self, leader: str) -> int:
-        began_s = time.monotonic()
+        began_s, wall_s = time.monotonic(), time.time()
         self._supervised.kill(leader)
         await self._next_leader("leader", began_s)
+        self.totals.serves_s.append(self._supervised.served_s() - wall_s)
         self._supervised.release(leader)
         return 1
 

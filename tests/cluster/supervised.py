@@ -1,5 +1,6 @@
 """A cluster whose members are started again when they end, as systemd does, and whose journals are compared in the end."""
 
+import datetime as dt
 import os
 import signal
 import time
@@ -147,6 +148,11 @@ class Supervised:
                         return head.leader
                 await trio.sleep(POLL_S)
         raise AssertionError(f"the cluster is not whole again\n{self.state()}")
+
+    def served_s(self) -> float:
+        """Return when a member began to serve last, by its log. Seconds since the epoch."""
+        lines = [line for one in self.site.members.values() for line in one.log().splitlines() if " serving " in line]
+        return max(dt.datetime.fromisoformat(line.split(" ", 1)[0]).timestamp() for line in lines)
 
     async def etcd_leader(self) -> EtcdNode:
         """Return the node of etcd that leads."""

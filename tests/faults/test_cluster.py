@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import trio
 
 from maxam.client import ClientError, connect, resuming
 from maxam.cluster.member import RESTART
+from maxam.gateway.log_facts import SLOW_S
 from maxam.journal.disk import OsDisk
 from maxam.journal.names import sealed_segments
 from tests.support.cluster_site import ClusterSite, issue_cluster_certificates
@@ -21,6 +23,8 @@ pytestmark = pytest.mark.slow
 
 TOPICS = 20
 RETRY_S = 0.02
+STALL_S = 2 * SLOW_S  # longer than a write may take that is not shown
+ROOMY_BYTES = 33_554_432  # a quota that is soon reached
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +59,7 @@ class Load:
         self.received: dict[str, list[int]] = {}
         self.answered_s = 0.0
         self.gap_s = 0.0  # the longest time between two RECEIPTs
+        self.refused: set[str] | None = None  # results of refused SENDs; None if there must be none
         self.stopping = False
 
     def files(self, who: str) -> dict[str, Any]:
@@ -75,6 +80,10 @@ class Load:
                     while not self.stopping:
                         topic = f"X/P{publisher}.{number % TOPICS}"
                         receipt = await client.send(topic, str(number).encode())
+                        if not receipt.accepted and self.refused is not None:
+                            self.refused.add(f"{receipt.disposition} {receipt.result}")
+                            await trio.sleep(RETRY_S)
+                            continue
                         assert receipt.accepted, receipt
                         now_s = time.monotonic()
                         if self.answered_s:
@@ -221,6 +230,71 @@ def test_a_leader_without_its_log_sends_its_clients_away(tmp_path: Path, certifi
             await load.goes_on()
 
         trio.run(load.under, work)
+
+
+def shows(site: ClusterSite, name: str, code: str) -> bool:
+    """Return True if the health of a member has a code."""
+    health = json.loads(site.try_admin(name, "health", "--json").stdout or '{"reasons": [], "degraded": []}')
+    return any(text.startswith(f"{code}:") for text in (*health["reasons"], *health["degraded"]))
+
+
+def test_an_etcd_with_slow_nodes_delays_and_is_shown(tmp_path: Path, certificates: Path, etcd: EtcdCluster) -> None:
+    """RECEIPTs wait while a majority of the nodes does, the leader shows `log-slow`, and stays the leader."""
+    with ClusterSite(tmp_path / "site", certificates, etcd, 2, lease_s=20.0, cut_off_s=20.0, log_keep_s=80.0) as site:
+        started(site)
+        load = Load(site, certificates)
+
+        async def work() -> None:
+            for _ in range(2):
+                waiting = [node for node in etcd.nodes if node is not etcd.leader()]
+                for node in waiting:
+                    node.freeze()
+                await trio.sleep(STALL_S)
+                for node in waiting:
+                    node.thaw()
+                await load.goes_on()
+            await in_thread(site.until, partial(shows, site, "a", "log-slow"), "log-slow")
+
+        trio.run(load.under, work)
+        assert load.gap_s > STALL_S / 2
+        assert site.members["b"].log().count(" leading ") == 0
+        require_equal(site, "a", "b")
+
+
+def test_an_etcd_without_room_is_shown_and_the_cluster_comes_back(tmp_path: Path, certificates: Path) -> None:
+    """SENDs are refused, members show `log-full`, and the leader ends after `cut_off_s`. With room nothing that was accepted is lost."""
+    (tmp_path / "etcd").mkdir()
+    settings: dict[str, Any] = {"lease_s": 1.0, "cut_off_s": 4.0}
+    with (
+        EtcdCluster(tmp_path / "etcd", quota_bytes=ROOMY_BYTES) as etcd,
+        ClusterSite(tmp_path / "site", certificates, etcd, 2, **settings) as site,
+    ):
+        started(site)
+        load = Load(site, certificates)
+        load.refused = set()
+
+        async def work() -> None:
+            await in_thread(site.wait_for_ready, "a", 1)
+            await in_thread(etcd.fill_up)
+            await load.until(lambda: bool(load.refused))
+            assert load.refused == {"rejected-unavailable disk-full"}
+            await in_thread(site.wait_for, "a", "log-full")
+            assert await in_thread(site.members["a"].wait) == RESTART
+            await in_thread(site.members["a"].start)
+            for name in "ab":
+                await in_thread(site.until, partial(shows, site, name, "log-full"), "log-full")
+            assert " disk-has-room " not in site.members["a"].log()
+            await in_thread(etcd.clear)
+            before = load.answered_s
+            while load.answered_s == before:  # the room is there once etcd has compacted its file
+                await in_thread(etcd.disarm)
+                await trio.sleep(1)
+            await load.goes_on()
+            for name in "ab":
+                await in_thread(site.until, lambda name=name: not shows(site, name, "log-full"), "room")
+
+        trio.run(load.under, work)
+        require_equal(site, "a", "b")
 
 
 def test_an_empty_member_copies_what_the_log_has_forgotten(

@@ -93,7 +93,7 @@ class _Facts(LogFacts):  # type: ignore[misc]  # the simulation records them
         self._process.succeeded()
         super().succeeded(head)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: MaxamError) -> None:
         self._process.failed_s = self._process.now()
         super().failed(error)
 

@@ -420,7 +420,7 @@ class Process(Runtime):
             raise Violation(f"{self.site.name} is superseded, and does not end")
         return wishes
 
-    def refused(self) -> None:
+    def refused(self, _error: LogFullError) -> None:
         """The log is full."""
         self.post(lambda: self._failed_swap(self.member.refused(self.local_s)))
 

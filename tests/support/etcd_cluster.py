@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -15,7 +16,19 @@ import grpc
 import pytest
 
 from maxam.cluster.etcd import EtcdLog
-from maxam.cluster.etcd_messages import STATUS, STATUS_REQUEST, StatusAnswer, status_answer
+from maxam.cluster.etcd_messages import (
+    COMPACT,
+    DELETE_RANGE,
+    PUT,
+    STATUS,
+    STATUS_REQUEST,
+    StatusAnswer,
+    compaction_request,
+    delete_range_request,
+    header_revision,
+    put_request,
+    status_answer,
+)
 from maxam.content import unsigned
 from maxam.demo.etcd_nodes import QUOTA_BYTES, issue_etcd_certificates, node_commands
 from tests.support.gateway_process import kept_ports
@@ -25,6 +38,8 @@ T = TypeVar("T")
 ROOT: Final = Path(__file__).parents[2]
 _DEFRAGMENT: Final = "/etcdserverpb.Maintenance/Defragment"
 _ALARM: Final = "/etcdserverpb.Maintenance/Alarm"
+_OTHER: Final = b"/other/"  # keys that are no cluster's
+_OTHER_BYTES: Final = 1_048_576
 
 
 @cache
@@ -105,9 +120,10 @@ class EtcdNode:
             return None
         return answer if answer.has_leader else None
 
-    def call(self, method: str, request: bytes) -> None:
-        """Send a request that is for operators."""
-        self._channel.unary_unary(method)(request, timeout=PATIENCE_S)
+    def call(self, method: str, request: bytes) -> bytes:
+        """Send a request that is for operators; return the answer. Raises grpc.RpcError."""
+        answer: bytes = self._channel.unary_unary(method)(request, timeout=PATIENCE_S)
+        return answer
 
     def log(self) -> str:
         """Return all that it has logged."""
@@ -179,6 +195,22 @@ class EtcdCluster:
     def wait(self) -> None:
         """Wait until all nodes know a leader."""
         self._wait(lambda: all(node.status() is not None for node in self.nodes) or None, "not all nodes answer")
+
+    def fill_up(self) -> None:
+        """Write keys of somebody else until the quota is reached."""
+        for number in count():
+            try:
+                self.nodes[0].call(PUT, put_request(_OTHER + b"%d" % number, bytes(_OTHER_BYTES)))
+            except grpc.RpcError as error:
+                if "space exceeded" in str(error):
+                    return
+                raise
+
+    def clear(self) -> None:
+        """Remove the keys of `fill_up`, and have etcd forget them."""
+        node = self.nodes[0]
+        revision = header_revision(node.call(DELETE_RANGE, delete_range_request(_OTHER, _OTHER[:-1] + b"0")))
+        node.call(COMPACT, compaction_request(revision))
 
     def disarm(self) -> None:
         """Give back the room that compaction freed, and end the alarm of the quota."""

@@ -59,8 +59,9 @@ class Swapped:
         """Record a failure."""
         self.events.append(f"superseded {None if head is None else head.leader}")
 
-    def refused(self) -> None:
+    def refused(self, error: LogFullError) -> None:
         """Record a failure."""
+        assert error.code == "log-full"
         self.events.append("refused")
 
 
