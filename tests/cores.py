@@ -11,6 +11,7 @@ from typing import Final, Literal
 ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/alerts/": "interpreted",  # Prometheus and its rules
     "tests/cluster/": "interpreted",  # etcd and its client
+    "tests/conformance/": "interpreted",  # programs in TypeScript, which the copy of the other run does not have
     "tests/console/": "interpreted",
     "tests/console/test_console_topics.py": "compiled",  # topics under load
     "tests/deployment/": "interpreted",
@@ -26,6 +27,7 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/interop/": "compiled",
     "tests/interop/test_bench_brokers.py": "interpreted",  # other brokers
     "tests/interop/test_confluent_client.py": "interpreted",  # the admin API
+    "tests/interop/test_web_clients.py": "interpreted",  # as above: @maxam/client
     "tests/pipeline/": "interpreted",
     # These read and write journals.
     "tests/pipeline/test_cluster.py": "compiled",
@@ -57,7 +59,7 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/unit/terminal/test_escaping.py": "interpreted",
     "tests/unit/test_exit_codes.py": "interpreted",
     "tests/unit/test_extras.py": "interpreted",
-    "tests/web/": "interpreted",  # programs in TypeScript, which the copy of the other run does not have
+    "tests/web/": "interpreted",  # as above
 }
 
 

@@ -120,8 +120,9 @@ class FollowedJournal:
 
 
 def segments(folder: Path) -> dict[str, bytes]:
-    """Return the segments of a journal by name."""
-    return {one.name: one.read_bytes() for one in (folder / "segments").iterdir() if "torn" not in one.name}
+    """Return the segments of a journal by name, the open one without the room that was allocated ahead."""
+    found = {one.name: one.read_bytes() for one in (folder / "segments").iterdir() if "torn" not in one.name}
+    return {name: data.rstrip(b"\0") if "open" in name else data for name, data in found.items()}
 
 
 def same(one: Position, other: Position) -> bool:
