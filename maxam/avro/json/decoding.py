@@ -13,7 +13,6 @@ import struct
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, cast, final
 from uuid import UUID  # noqa: TID251 - the type of a decoded value
@@ -35,6 +34,7 @@ from maxam.records import Validation
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - its text has no zone
 
 
 class ValueDecodeError(MaxamError):
@@ -208,17 +208,19 @@ def _decimal(data: bytes, scale: int) -> Json:
     if len(data) > DECIMAL_BYTES_MAX or not 0 <= scale <= DECIMAL_BYTES_MAX:
         return _base64(data)
     unscaled = int.from_bytes(data, "big", signed=True)
-    return format(Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale)), "f")
+    digits = str(abs(unscaled)).zfill(scale + 1)
+    sign = "-" if unscaled < 0 else ""
+    return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits
 
 
 def _timestamp(value: int, per_second: int, zone: str) -> Json:
     seconds, fraction = divmod(value, per_second)
     try:
-        moment = _EPOCH + timedelta(seconds=seconds)
+        moment = _LOCAL_EPOCH + timedelta(seconds=seconds)
     except OverflowError:
         return _whole(value)
     digits = len(str(per_second)) - 1
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:0{digits}d}{zone}" if moment.year > 999 else _whole(value)
+    return f"{moment.isoformat()}.{fraction:0{digits}d}{zone}" if moment.year > 999 else _whole(value)
 
 
 def _date(days: int) -> Json:
