@@ -22,7 +22,10 @@ from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.jobs.changes import activity, rates, silent
 from maxam.pipeline.jobs.compact import dated, write_days
 from maxam.pipeline.jobs.freshness import freshness
-from maxam.pipeline.jobs.latest import clock_intervals, few_newest, read_newest, values_of
+from maxam.pipeline.jobs.latest import clock_intervals
+from maxam.pipeline.jobs.newest import newest_changes
+from maxam.pipeline.jobs.spark_newest import read_newest, values_of
+from maxam.pipeline.jobs.walking import Walk
 from maxam.pipeline.main import main
 from maxam.pipeline.spark.reading import examine, read_journal
 from maxam.pipeline.spark.selection import Selection
@@ -137,9 +140,22 @@ def test_newest_as_of_any_moment(journal: Path) -> None:
     archive = examine(None, journal)
     for at_s in (-1, 0, 1.999999, 2, 9.999999, 10, 1e6):
         until = START + timedelta(seconds=at_s, microseconds=1)
-        found = few_newest(None, archive, Selection(until=until))
-        assert found is not None
+        with newest_changes(Walk(archive, Selection(until=until), 0)) as newest:
+            found = [one for number in range(newest.ranges) for one in newest.changes(number)]
         assert {one.destination.decode(): one.revision for one in found} == naive(at_s, deleted=True), at_s
+
+
+def test_newest_as_of_any_revision(journal: Path) -> None:
+    """`latest --at-revision` is the state after that change; a later revision than the journal's is refused."""
+    newest_of: dict[str, int] = {}
+    for change in HISTORY:
+        newest_of[change.destination.decode()] = change.revision
+        if change.deleted:
+            del newest_of[change.destination.decode()]
+        result = run("latest", "--journal", journal, "--at-revision", change.revision, "--format", "json")
+        assert {row["destination"]: row["revision"] for row in lines(result)} == newest_of
+    assert run("latest", "--journal", journal, "--at-revision", len(HISTORY) + 1).exit_code == 1
+    assert run("latest", "--journal", journal, "--at-revision", 1, "--at", START.isoformat()).exit_code == 2
 
 
 def test_latest_is_decoded_and_in_order(spark: SparkSession, journal: Path) -> None:
@@ -189,16 +205,12 @@ def test_globs_choose_topics(spark: SparkSession, journal: Path) -> None:
     assert [row["destination"] for row in lines(result)] == ["X/b", "X/raw"]
 
 
-def test_the_interval_of_a_clock_that_ran_backwards_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_interval_of_a_clock_that_ran_backwards_is_named(tmp_path: Path) -> None:
     """A moment while the clock stood still is answered, and the interval and its revisions are named; another one is not."""
     still = [value(n, "X/a", 5) for n in range(2, 10)]
     write_journal(tmp_path, [value(1, "X/a", 0), *still, value(10, "X/a", 9)], [V10], block=1)
     (problem,) = [one for one in examine(None, tmp_path).problems if one.kind == "clock"]
-
-    def between(first: int, last: int) -> DataFrame:
-        return read_journal(spark, tmp_path, from_revision=first, to_revision=last)
-
-    ((_, first, last),) = clock_intervals(between, [problem])
+    ((_, first, last),) = clock_intervals(tmp_path, [problem])
     assert (first, last) == (START + timedelta(seconds=5), START + timedelta(seconds=9))
     for at_s, named in ((4, False), (5, True), (7, True), (10, False)):
         at = (START + timedelta(seconds=at_s)).isoformat()

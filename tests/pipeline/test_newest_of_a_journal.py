@@ -12,10 +12,13 @@ from maxam.bench.archive import START, write_archive
 from maxam.config import Limits
 from maxam.globs import compile_glob
 from maxam.pipeline.catalogue import Catalogue
-from maxam.pipeline.jobs import latest, walking
+from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.jobs import newest as newest_module
+from maxam.pipeline.jobs import walking
 from maxam.pipeline.jobs.compact import DAY, dated
-from maxam.pipeline.jobs.latest import few_newest, few_values, read_newest, values_of
+from maxam.pipeline.jobs.newest import newest_changes, newest_values
 from maxam.pipeline.jobs.output import Format, first_rows, write_frame
+from maxam.pipeline.jobs.spark_newest import read_newest, values_of
 from maxam.pipeline.spark.reading import examine, read_journal
 from maxam.pipeline.spark.selection import Selection
 
@@ -70,42 +73,52 @@ def test_walking_finds_what_the_rows_say(
         assert found.schema == changes.schema
         expected = rows(newest(changes, "destination"))
         assert rows(found) == expected, selection
-        few = few_newest(spark, archive, selection)
-        assert few is not None
-        assert sorted(one.revision for one in few) == [row[0] for row in expected], selection
+        with newest_changes(walking.Walk(archive, selection, 0)) as here:
+            assert here.topics == len(expected)
+            changes_here = [one for number in range(here.ranges) for one in here.changes(number)]
+        assert sorted(one.revision for one in changes_here) == [row[0] for row in expected], selection
+        assert changes_here == sorted(changes_here, key=lambda one: one.destination)
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("form", ["json", "csv", "parquet"])
-def test_a_few_are_written_as_many_are(
-    spark: SparkSession, journal: Path, tmp_path: Path, deleted: bool, form: Format
+def test_processes_write_what_spark_writes(
+    spark: SparkSession, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool, form: Format
 ) -> None:
-    """The driver by itself makes the same result as Spark, also as a table for people."""
+    """Processes of this machine make the same result as Spark, in many ranges, also as a table for people and as a folder."""
+    monkeypatch.setattr(newest_module, "RANGE_TOPICS", 7)
     archive = examine(spark, journal)
     catalogue = Catalogue.load(journal, None)
-    few = few_newest(spark, archive, Selection())
-    assert few is not None
-    result = few_values(few, catalogue, deleted)
     frame = values_of(read_newest(spark, archive, Selection()), catalogue, deleted).localCheckpoint()
-    write_frame(result, form, str(tmp_path / "few"))
-    write_frame(frame, form, str(tmp_path / "many"))
+    write_frame(frame, form, str(tmp_path / "spark"))
+    with newest_changes(walking.Walk(archive, Selection(), 0)) as here:
+        assert here.ranges > 1
+        result = newest_values(here, catalogue, deleted)
+        write_frame(result, form, str(tmp_path / "here"))
+        assert first_rows(result) == first_rows(frame)
+        if form == "parquet":
+            write_frame(result, form, f"{tmp_path}/folder/")
+            with pytest.raises(PipelineError):  # it exists
+                write_frame(result, form, f"{tmp_path}/folder/")
     if form == "parquet":
-        assert pq.read_table(tmp_path / "few").equals(pq.read_table(tmp_path / "many"))
+        expected = pq.read_table(tmp_path / "spark")
+        assert pq.read_table(tmp_path / "here").equals(expected)
+        assert pq.read_table(tmp_path / "folder").equals(expected)
     else:
-        assert (tmp_path / "few").read_bytes() == (tmp_path / "many").read_bytes()
-        assert (tmp_path / "few").read_bytes()
-    assert first_rows(result) == first_rows(frame)
+        assert (tmp_path / "here").read_bytes() == (tmp_path / "spark").read_bytes()
+        assert (tmp_path / "here").read_bytes()
 
 
-def test_many_are_left_to_spark(spark: SparkSession, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than a driver takes, in bytes and in pieces."""
-    archive = examine(spark, journal)
-    monkeypatch.setattr(latest, "PIECES_MAX", 2)
-    assert few_newest(spark, archive, Selection()) is None
-    monkeypatch.undo()
-    walk = walking.Walk(archive, Selection(), 0)
-    monkeypatch.setattr(walking, "_FOUND_BYTES_MAX", 1000)
-    assert walk.piece(0) is None
+def test_no_change_is_an_empty_result(journal: Path, tmp_path: Path) -> None:
+    """A selection without changes gives no rows in each format."""
+    selection = Selection(until=START.astimezone(UTC) - timedelta(days=1))
+    with newest_changes(walking.Walk(examine(None, journal, **selection.prune()), selection, 0)) as here:
+        result = newest_values(here, None)
+        write_frame(result, "json", str(tmp_path / "none.json"))
+        write_frame(result, "parquet", str(tmp_path / "none.parquet"))
+        assert first_rows(result)[1] == []
+    assert (tmp_path / "none.json").read_bytes() == b""
+    assert pq.read_table(tmp_path / "none.parquet").num_rows == 0
 
 
 def test_one_for_each_day(spark: SparkSession, journal: Path) -> None:

@@ -8,37 +8,27 @@ All files of a type have the same columns. When a new minor changes them, the ol
 replaced by one of the same rows and the same name.
 """
 
-import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 import click
-import pyarrow.parquet as pq
 
 from maxam.avro.schema import parse_schema
 from maxam.avro.source import read_source
-from maxam.errors import JournalDamagedError
 from maxam.journal.dump import read_records
-from maxam.journal.identity import NewIncarnationError, OtherJournalError, end_chain, find_block, require_same
-from maxam.journal.listing import REVISION_MAX, Problem, list_segments, open_segment, size_of
-from maxam.journal.names import Segment
-from maxam.journal.reading import Place
-from maxam.journal.scan import Scanner
+from maxam.journal.identity import NewIncarnationError, OtherJournalError, require_same
+from maxam.journal.listing import REVISION_MAX, Problem
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.history.columns import ColumnType
-from maxam.pipeline.history.parquet import Written
-from maxam.pipeline.history.splicing import Spliced, Splicing, Stretch, torn_tail
-from maxam.pipeline.history.table import UNTYPED, Minors, Table
-from maxam.pipeline.history.widening import Widening
+from maxam.pipeline.history.stretches import HistoryReport, joined, missing_stretches, rounds
+from maxam.pipeline.history.table import Minors, Table
 from maxam.pipeline.jobs.job import Job, job_options
-from maxam.pipeline.spark.workers import Counted, on_workers
+from maxam.pipeline.spark.workers import Counted
 from maxam.records import Change
 
 if TYPE_CHECKING:
@@ -49,29 +39,6 @@ ROUND_BYTES: Final = 1 << 30
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PAUSE_S_MIN: Final = 0.1  # of --follow, between two readings of the journal
-
-
-@dataclass(slots=True)
-class HistoryReport:
-    """The result of a run.
-
-    Attributes:
-        first: First revision that it added, 0 for none.
-        last: The last one that the table holds now, 0 for none.
-        rows: Added, by type. `untyped` for those whose value no schema is known for.
-        files: Added.
-        rewritten: Files that were given other columns.
-        problems: Parts of the journal that could not be read, or not as they should.
-        lost: First and last revision of each stretch that the table lacks, since its first run, in order and apart.
-    """
-
-    first: int = 0
-    last: int = 0
-    rows: Counter[str] = field(default_factory=Counter)
-    files: int = 0
-    rewritten: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    lost: list[tuple[int, int]] = field(default_factory=list)
 
 
 def update_history(
@@ -121,36 +88,19 @@ def update_history(
         _require_types(table, wanted)
         _require_same(journal, table, restored=restored)
         report.last = max(0, table.state.revision)
-        report.lost = _joined(table.state.lost)
-        for stretches in _rounds(_stretches(journal, table, report), round_bytes):
+        report.lost = joined(table.state.lost)
+        for stretches in rounds(missing_stretches(journal, table, report), round_bytes):
             if until_revision is not None and table.state.revision >= until_revision:
                 break
-            _Round(spark, journal, table, catalogue, report, until_revision or REVISION_MAX, counted).run(stretches)
-            report.lost = _joined(table.state.lost)
+            from maxam.pipeline.history.rounds import Round  # noqa: PLC0415 - 0.4 s for pyarrow, which "nothing new" does not need
+
+            Round(spark, journal, table, catalogue, report, until_revision or REVISION_MAX, counted).run(stretches)
+            report.lost = joined(table.state.lost)
             if told is not None:
                 told(report)
     if told is not None:
         told(report)
     return report
-
-
-def column_types(catalogue: Catalogue, merged: Mapping[str, Minors] | None = None) -> dict[str, ColumnType]:
-    """Return the column type of each type in a catalogue. Types too large for columns are left out: their values stay untyped.
-
-    Args:
-        catalogue: A journal's.
-        merged: Minors that a table holds already, by type: the others follow them.
-    """
-    columns: dict[str, ColumnType] = {}
-    for name, minors in catalogue.types().items():
-        column = ColumnType((merged or {}).get(name, ()))
-        try:
-            for version, text in minors:
-                column.add(version, text)
-        except PipelineError:
-            continue  # its values are reported when they are met
-        columns[name] = column
-    return columns
 
 
 def _require_same(journal: Path, table: Table, *, restored: bool) -> None:
@@ -192,8 +142,10 @@ def _has_same_row(journal: Path, table: Table) -> bool:
     )
     if not isinstance(record, Change):
         return True
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as in `update_history`
+
     for path in table.folder.glob("*/date=*/*.parquet"):
-        first, _, last = path.stem.partition("-")
+        first, _, last = path.name.partition(".")[0].partition("-")
         if first.isdecimal() and last.isdecimal() and int(first) <= revision <= int(last):
             for row in pq.read_table(
                 path, columns=["accepted_at", "destination"], filters=[("revision", "=", revision)], partitioning=None
@@ -245,212 +197,6 @@ def _messages(known: Mapping[str, Minors]) -> list[str]:
                 todo += [*(each.type for each in of.fields), *of.branches]
             parts |= seen - {name}
     return [name for name in known if name not in parts]
-
-
-def _stretches(journal: Path, table: Table, report: HistoryReport) -> list[Stretch]:
-    """List the stretches that the table lacks, and report the missing ones between.
-
-    Raises:
-        PipelineError: The revision that comes next is not in the journal.
-    """
-    segments = list_segments(journal, "changes")
-    state = table.state
-    if state.revision < 0:
-        first = segments[0].first if segments else 1
-        state = table.state = replace(state, revision=first - 1)
-        if first > 1:
-            text = f"the archive begins with revision {first}: the table does not hold what retention removed before"
-            folder = os.path.dirname(segments[0].path)  # noqa: PTH120 - a string is at hand
-            report.problems.append(Problem("expired", folder, 0, 1, first - 1, text, lost=False))
-    todo: list[Stretch] = []
-    expected = state.revision + 1
-    for segment in segments:
-        if not segment.open and segment.last < expected:
-            continue
-        if segment.first > expected:
-            lost = f"revisions {expected} to {segment.first - 1}"
-            folder = os.path.dirname(segment.path)  # noqa: PTH120 - a string is at hand
-            if segment is segments[0]:
-                raise PipelineError(
-                    f"{lost} are lost for this table: it is at {state.revision}, and {folder} begins with {segment.first}, as"
-                    " retention was faster. Build a new table in another folder, and run history more often than retention"
-                )
-            text = f"a segment is missing: {lost} are lost"
-            report.problems.append(Problem("missing", folder, 0, expected, segment.first - 1, text))
-        place = None
-        if segment.first == state.segment:
-            offset = find_block(journal, "changes", segment, state.chain, state.offset) if state.chain else None
-            place = Place(state.offset if offset is None else offset, state.chain, state.place_revision)
-        size = size_of(segment)
-        if not size:  # just sealed
-            found = next((one for one in list_segments(journal, "changes") if one.first == segment.first), None)
-            if found is None:
-                raise PipelineError(f"{segment.path}: removed while the journal was listed: run it again") from None
-            size = size_of(found)
-            segment = found  # noqa: PLW2901 - the same one under its new name
-        if segment.open and not _has_block(journal, segment, size, place, report):
-            continue
-        todo.append(Stretch(segment, size, place))
-        expected = max(expected, segment.last + 1)
-    last = max((segment.last or segment.first - 1 for segment in segments), default=0)
-    if state.revision > last and not (segments and segments[-1].open):
-        raise PipelineError(
-            f"the table is at revision {state.revision}, but {journal} ends with {last}: it is not the journal that the table is of"
-        )
-    return todo
-
-
-def _has_block(journal: Path, segment: Segment, size: int, place: Place | None, report: HistoryReport) -> bool:
-    """Return True unless nothing whole follows a place in an open segment; a torn tail is a problem of the report then."""
-    if place is not None and size <= place.offset:
-        return False
-    try:
-        segment, file = open_segment(journal, "changes", segment)
-    except FileNotFoundError:  # removed since it was listed: the task reports it
-        return True
-    with closing(file):
-        if not segment.open:
-            return True
-        try:
-            scanner = Scanner(segment.path, size, file.read)
-        except JournalDamagedError:  # of its header: the task reports it
-            return True
-        if place is not None:
-            scanner.offset, scanner.chain = place.offset, place.chain
-        offset = scanner.offset
-        try:
-            return scanner.next_block() is not None
-        except JournalDamagedError as error:
-            if not scanner.torn():
-                return True
-            report.problems.append(torn_tail(segment.path, offset, error))
-            return False
-
-
-def _joined(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return stretches of revisions in order; those that overlap or touch become one."""
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(stretches):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(last, joined[-1][1])
-        else:
-            joined.append((first, last))
-    return joined
-
-
-def _rounds(stretches: list[Stretch], round_bytes: int) -> Iterator[list[Stretch]]:
-    batch: list[Stretch] = []
-    size = 0
-    for stretch in stretches:
-        more = stretch.size - (stretch.place.offset if stretch.place is not None else 0)
-        if batch and size + more > round_bytes:
-            yield batch
-            batch, size = [], 0
-        batch.append(stretch)
-        size += more
-    if batch:
-        yield batch
-
-
-@final
-class _Round:
-    """One round: a bounded stretch of the journal becomes rows of the table."""
-
-    def __init__(
-        self,
-        spark: "SparkSession | None",
-        journal: Path,
-        table: Table,
-        catalogue: Catalogue,
-        report: HistoryReport,
-        until: int,
-        counted: Counted | None,
-    ) -> None:
-        self._spark: Final = spark
-        self._journal: Final = journal
-        self._table: Final = table
-        self._catalogue: Final = catalogue
-        self._report: Final = report
-        self._until: Final = until
-        self._counted: Final = counted
-        wanted = table.state.types
-        columns = column_types(catalogue, table.minors)
-        self._columns: Final = {name: c for name, c in columns.items() if wanted is None or name in wanted}
-
-    def run(self, stretches: list[Stretch]) -> None:
-        """Splice, write, commit."""
-        table = self._table
-        self._widen()
-        spliced, written = self._splice(stretches, table.work_folder())
-        files = [
-            (Path(file.path), f"{file.name}/date={file.date}/{file.first:020}-{file.last:020}.parquet")
-            for file in written
-        ]
-        for file in written:
-            self._report.rows[file.name] += file.rows
-        last = max(*(each.last for each in spliced), table.state.revision)
-        place = spliced[-1].place
-        lost = tuple((p.first, p.last) for each in spliced for p in each.problems if p.lost and p.first)
-        missing = tuple((p.first, p.last) for p in self._report.problems if p.kind == "missing" and p.first <= last)
-        state = replace(
-            table.state,
-            revision=last,
-            segment=-1 if place is None else stretches[-1].segment.first,
-            offset=0 if place is None else place.offset,
-            chain=0 if place is None else place.chain,
-            place_revision=0 if place is None else place.revision,
-            end_chain=end_chain(self._journal, "changes", last) if place is None else 0,
-            lost=tuple(sorted({*table.state.lost, *lost, *missing})),
-        )
-        minors = {name: self._minors(name) for name in {file.name for file in written} if name != UNTYPED}
-        changed = {name: each for name, each in minors.items() if table.minors.get(name) != each}
-        if self._report.first == 0 and last > table.state.revision:
-            self._report.first = table.state.revision + 1
-        if state != table.state:
-            table.commit(files, state, changed)
-        self._report.last = state.revision
-        self._report.files += len(files)
-        self._report.problems += [problem for each in spliced for problem in each.problems]
-
-    # columns
-
-    def _minors(self, name: str) -> Minors:
-        return self._columns[name].texts()
-
-    def _widen(self) -> None:
-        """Give the files that there are the columns of minors that are new."""
-        table = self._table
-        for name, column in self._columns.items():
-            older = ColumnType(table.minors.get(name, ()))
-            before = table.files(name)
-            if not before or older.sql_type() == column.sql_type():
-                continue
-            work = table.work_folder().absolute()
-            files = [(work / f"{number:06}.parquet", path) for number, path in enumerate(before)]
-            minors = self._minors(name)
-            size = sum(path.stat().st_size for path in before)
-            widening = Widening([(str(path), str(target)) for target, path in files], older.texts(), minors)
-            on_workers(self._spark, widening.rewrite, len(files), size, self._counted)
-            moves = [(target, path.relative_to(table.folder).as_posix()) for target, path in files]
-            table.commit(moves, table.state, {name: minors})
-            self._report.rewritten += len(files)
-
-    # splicing
-
-    def _splice(self, stretches: list[Stretch], work: Path) -> tuple[list[Spliced], list[Written]]:
-        splicing = Splicing(
-            os.path.abspath(self._journal),  # noqa: PTH100 - a string is wanted
-            str(work.absolute()),
-            stretches,
-            self._table.state.revision,
-            self._until,
-            self._catalogue,
-            {name: self._minors(name) for name in self._columns},
-            None if self._table.state.types is None else frozenset(self._table.state.types),
-        )
-        size = sum(stretch.size for stretch in stretches)
-        done = on_workers(self._spark, splicing.splice, len(splicing.tasks), size, self._counted)  # not the data
-        return [spliced for task in done for spliced in task.stretches], [file for task in done for file in task.files]
 
 
 @final

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 from maxam.errors import JournalDamagedError
 from maxam.journal.listing import Problem, open_segment
-from maxam.journal.names import Segment
 from maxam.journal.reading import Place, SegmentReader
 from maxam.journal.scan import Scanner
 from maxam.journal.splice import Rows, Splicer
@@ -18,27 +17,13 @@ from maxam.pipeline.errors import PipelineError, unusable
 from maxam.pipeline.history.arrays import UnfitError
 from maxam.pipeline.history.columns import ColumnType, Transcoder
 from maxam.pipeline.history.parquet import Files, Written
+from maxam.pipeline.history.stretches import Stretch, torn_tail
 from maxam.pipeline.history.table import UNTYPED, Minors
 from maxam.pipeline.spark.blocks import encoded
 
 _TASK_BYTES: Final = 128 << 20  # of segments in one task, which writes a file for each type and day
 _TAKEN_BYTES: Final = 32 << 20  # of segments that are spliced before all is written: memory grows with it
 _PROBLEMS_MAX: Final = 20  # of values that cannot be read, reported for each stretch
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A segment, or the part of it that was not read before.
-
-    Attributes:
-        segment: As it was listed.
-        size: Bytes of it to read. Bytes that a gateway writes after them meanwhile are for later.
-        place: Where to begin, None for its beginning.
-    """
-
-    segment: Segment
-    size: int
-    place: Place | None = None
 
 
 @dataclass(slots=True)
@@ -187,18 +172,6 @@ class Splicing:
             ) from error
         except OSError as error:
             raise unusable(stretch.segment.path, error) from error
-
-
-def torn_tail(path: str, offset: int, error: JournalDamagedError) -> Problem:
-    """Return the problem of an open segment whose last write was not finished.
-
-    Args:
-        path: Of the segment.
-        offset: Where that write begins.
-        error: Of the scanner.
-    """
-    text = str(error).partition(f"byte {error.offset}: ")[2]
-    return Problem("torn", path, offset, 0, 0, f"{text}: a write that was not finished", lost=False)
 
 
 @final

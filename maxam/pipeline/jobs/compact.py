@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spa
 from maxam.durable_files import sync
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.jobs.job import Job, job_options
-from maxam.pipeline.jobs.latest import MICROSECOND, read_newest
+from maxam.pipeline.jobs.spark_newest import MICROSECOND, read_newest
 from maxam.pipeline.spark.native_avro import NATIVE_AVRO, native_avro
 from maxam.pipeline.spark.selection import Selection, selection_options
 

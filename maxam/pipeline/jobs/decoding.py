@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from maxam.avro.json.decoding import ValueDecodeError, decode_value
 from maxam.pipeline.jobs.output import with_json, with_optional
+from maxam.pipeline.jobs.values import ValueTexts
 from maxam.records import Validation
-from maxam.terminal.escaping import json_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,27 +44,12 @@ def with_values(frame: "DataFrame", catalogue: "Catalogue", *, without_pii: bool
 
 def json_values(batch: pa.RecordBatch, catalogue: "Catalogue", *, without_pii: bool = False) -> list[str | None]:
     """Return the datum of each row as JSON text, or None; see `with_values`."""
-    texts: dict[tuple[str, str, bytes], bytes | None] = {}
+    texts = ValueTexts(catalogue, without_pii=without_pii)
     values: list[str | None] = []
     for name, version, fingerprint, encoding, offset, length, body in zip(
         *[batch.column(column).to_pylist() for column in _NEEDED], strict=True
     ):
-        if not name or not fingerprint or not body:
-            values.append(None)
-            continue
-        key = (name, version, fingerprint)
-        if key not in texts:
-            text = catalogue.writer(*key, marked=without_pii)
-            texts[key] = None if text is None else text.encode()
-        text_bytes = texts[key]
-        if text_bytes is None:
-            values.append(None)
-            continue
-        try:
-            validation = Validation(encoding, name, version, fingerprint, offset, length)
-            value = decode_value(text_bytes, body, validation, without_pii=without_pii)
-        except ValueDecodeError:
-            values.append(None)
-        else:
-            values.append(json_line(value))
+        described = name and fingerprint and body
+        validation = Validation(encoding, name, version, fingerprint, offset, length) if described else None
+        values.append(None if validation is None else texts.text(validation, body))
     return values

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spa
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.jobs.decoding import with_values
 from maxam.pipeline.jobs.job import Job, job_options
-from maxam.pipeline.jobs.latest import read_newest
+from maxam.pipeline.jobs.spark_newest import read_newest
 from maxam.pipeline.spark.selection import Selection, selection_options
 
 # In a table on a narrow terminal, the first ones first.

@@ -14,7 +14,7 @@ from maxam.avro.registry import Registry
 from maxam.globs import Glob
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.jobs.job import Job, job_options
-from maxam.pipeline.jobs.latest import MICROSECOND
+from maxam.pipeline.jobs.spark_newest import MICROSECOND
 from maxam.pipeline.spark.selection import Selection, glob_option, matches, moment_text
 from maxam.terminal.moments import Moment
 

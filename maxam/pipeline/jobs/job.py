@@ -335,18 +335,25 @@ def _told_errors(out: str | Path) -> Iterator[None]:
         PipelineError: Instead of such an error.
     """
     try:
-        from py4j.protocol import Py4JError  # noqa: PLC0415  # may not be installed
-        from pyspark.errors import PySparkException  # noqa: PLC0415  # likewise
+        yield
+    except _spark_errors() as error:
+        raise PipelineError(told(error)) from error
     except ModuleNotFoundError as error:
         raise not_installed(error) from error
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise PipelineError(told(error)) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of the output has gone: click ends the command without a message
             raise
         raise unusable(out, error) from error
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """Return the classes of Spark's errors: none if no part of Spark was loaded, which takes 0.2 s."""
+    if "pyspark" not in sys.modules:
+        return ()
+    from py4j.protocol import Py4JError  # noqa: PLC0415  # as above
+    from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
+
+    return PySparkException, Py4JError
 
 
 def told(error: Exception) -> str:

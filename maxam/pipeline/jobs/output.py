@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import math
+import shutil
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,18 +22,21 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, cast, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maxam import durable_files
-from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.errors import PipelineError, unusable
+from maxam.pipeline.spark.workers import on_processes
 from maxam.terminal.escaping import json_line
 from maxam.terminal.tables import print_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from maxam.pipeline.spark.workers import Counted
 
 Format = Literal["table", "json", "csv", "parquet"]
 TABLE_ROWS_MAX: Final = 1000  # of a table for people
@@ -61,15 +65,56 @@ Columns = tuple[tuple[str, bool, bool], ...]  # name, holds JSON text, is left o
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result that the driver has.
+    """A result whose rows processes of this machine make, a piece at a time.
 
     Attributes:
-        table: Its rows, in order.
+        schema: Of the rows.
         columns: As of `marked_columns`.
+        make: Returns the rows of a piece; pickled.
+        pieces: Count of them, in the order of the rows.
+        size: Bytes from which all rows are made.
+        counted: See `on_workers`.
     """
 
-    table: pa.Table
+    schema: pa.Schema
     columns: Columns
+    make: Callable[[int], pa.RecordBatch]
+    pieces: int
+    size: int
+    counted: "Counted | None" = None
+
+    def first(self, most: int) -> pa.Table:
+        """Return the first rows, made in this process."""
+        batches: list[pa.RecordBatch] = []
+        number = 0
+        while number < self.pieces and sum(batch.num_rows for batch in batches) < most:
+            batches.append(self.make(number))
+            number += 1
+        return pa.Table.from_batches(batches, self.schema).slice(0, most)
+
+
+@final
+class _Chunk:
+    """Makes one piece of output: pickled, for workers."""
+
+    def __init__(self, result: Result, form: Format, folder: Path | None = None) -> None:
+        """Make bytes of each piece, or a Parquet file in a folder."""
+        self._make: Final = result.make
+        self._columns: Final = result.columns
+        self._form: Final = form
+        self._folder: Final = folder
+
+    def __call__(self, number: int) -> bytes:
+        """Make a piece."""
+        batch = self._make(number)
+        if self._folder is None:
+            return _CHUNKS[self._form](batch, self._columns)
+        path = self._folder / f"part-{number:05}.parquet"
+        try:
+            pq.write_table(pa.Table.from_batches([batch]), path, compression="zstd")
+        except OSError as error:
+            raise unusable(path, error) from error
+        return b""
 
 
 Rows = tuple[list[str], list[tuple["Json", ...]], bool]
@@ -82,7 +127,7 @@ def first_rows(frame: "DataFrame | Result") -> Rows:
     """
     columns = marked_columns(frame)
     most = TABLE_ROWS_MAX + 1
-    table = frame.table.slice(0, most) if isinstance(frame, Result) else frame.limit(most).toArrow()
+    table = frame.first(most) if isinstance(frame, Result) else frame.limit(most).toArrow()
     rows = [row for batch in table.to_batches() for row in zip(*cells(batch, columns), strict=True)]
     more, rows = len(rows) > TABLE_ROWS_MAX, rows[:TABLE_ROWS_MAX]
     kept = [
@@ -107,10 +152,10 @@ def write_frame(frame: "DataFrame | Result", form: Format, out: str | None) -> N
     """Write all rows.
 
     Args:
-        frame: Rows to write, in their order. A folder is written of a DataFrame only.
+        frame: Rows to write, in their order.
         form: `json`, `csv` or `parquet`.
         out: A file, which is written aside and renamed when it is complete. For Parquet, a path that ends in `/` is a new folder
-            that Spark fills with many files at once. None is standard output.
+            that workers fill with many files at once. None is standard output.
 
     Raises:
         PipelineError: It cannot be written there.
@@ -121,20 +166,30 @@ def write_frame(frame: "DataFrame | Result", form: Format, out: str | None) -> N
         _write_chunks(frame, form, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     elif out.endswith("/"):
-        if isinstance(frame, Result):
-            raise TypeError("a folder is written by Spark")
         _write_folder(frame, form, Path(out).absolute())  # Java may stand elsewhere than we
     else:
         with replacing(Path(out)) as file:
             _write_chunks(frame, form, file)
 
 
-def _write_folder(frame: "DataFrame", form: Format, folder: Path) -> None:
+def _write_folder(frame: "DataFrame | Result", form: Format, folder: Path) -> None:
     if form != "parquet":
         raise PipelineError(f"{folder}/: only Parquet is written as a folder of files. Give a file for {form}")
     if folder.exists():
         raise PipelineError(f"{folder}/ exists: name a folder that does not, or remove it first")
-    frame.write.parquet(str(folder))
+    if not isinstance(frame, Result):
+        frame.write.parquet(str(folder))
+        return
+    aside = folder.with_name(f".{folder.name}.part")
+    try:
+        aside.mkdir(parents=True)
+        for _ in on_processes(_Chunk(frame, form, aside), frame.pieces, frame.size, frame.counted):
+            pass
+        aside.rename(folder)
+    except OSError as error:
+        raise unusable(folder, error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager
@@ -250,17 +305,11 @@ _CHUNKS: Final = {"json": json_lines, "csv": csv_lines, "parquet": _arrow_stream
 
 
 def _write_chunks(frame: "DataFrame | Result", form: Format, file: BinaryIO) -> None:
+    if isinstance(frame, Result):
+        _write_pieces(frame, form, file)
+        return
     columns = marked_columns(frame)
     make = _CHUNKS[form]
-    if isinstance(frame, Result):
-        if form == "parquet":
-            pq.write_table(frame.table, file, compression="zstd")
-            return
-        if form == "csv":
-            _write_all(file, _csv_text([[name for name, _, _ in columns]]))
-        for batch in frame.table.to_batches():
-            _write_all(file, make(batch, columns))
-        return
 
     def chunks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -280,6 +329,19 @@ def _write_chunks(frame: "DataFrame | Result", form: Format, file: BinaryIO) -> 
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for row in chunks:
             writer.write_table(pa.ipc.open_stream(row.chunk).read_all().cast(schema))
+
+
+def _write_pieces(result: Result, form: Format, file: BinaryIO) -> None:
+    chunks = on_processes(_Chunk(result, form), result.pieces, result.size, result.counted)
+    if form == "parquet":
+        with pq.ParquetWriter(file, result.schema, compression="zstd") as writer:
+            for chunk in chunks:
+                writer.write_table(pa.ipc.open_stream(chunk).read_all())
+        return
+    if form == "csv":
+        _write_all(file, _csv_text([[name for name, _, _ in result.columns]]))
+    for chunk in chunks:
+        _write_all(file, chunk)
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:

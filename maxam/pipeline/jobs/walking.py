@@ -1,4 +1,4 @@
-"""The scan of a Spark worker for the newest change of each topic: runs of segments in, their newest changes out."""
+"""The scan of a worker for the newest change of each topic: runs of segments in, their newest changes out."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from maxam.pipeline.spark.selection import Selection
 
 FOUND_COLUMNS: Final = "destination binary, period long, revision long, record binary"
-PIECES_MAX: Final = 64  # whose findings the driver puts together
 _RUN_BYTES: Final = 128 << 20  # of segments in one task, which gives each topic once
-_FOUND_BYTES_MAX: Final = 128 << 20  # that the driver takes from all pieces
-_KEPT_BYTES_MAX: Final = 64 << 20  # of newest changes in one worker, and those of one segment more
+_KEPT_BYTES_MAX: Final = 24 << 20  # of newest changes in one worker, and those of one segment more
 _BATCH_ROWS: Final = 10_000
 _TIME_MAX_US: Final = 1 << 62
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,38 +70,31 @@ class Walk:
         """Scan the pieces whose numbers are in the first column; yield rows of FOUND_COLUMNS.
 
         Raises:
-            PipelineError: As of `piece`.
-            OSError: As of `piece`.
+            PipelineError: As of `batches`.
+            OSError: As of `batches`.
         """
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                found = self._newest()
-                for _ in self._parts(number, found):
-                    if found.length > _KEPT_BYTES_MAX:
-                        yield from _batches(found.take())
-                yield from _batches(found.take())
+                yield from self.batches(number)
 
     def pieces(self) -> int:
         """Count the pieces of all segments: the runs, and each segment that is not healthy or not sealed."""
         return len(self._runs) + len(self._rest)
 
-    def piece(self, number: int) -> list[tuple[bytes, int, bytes]] | None:
-        """Scan one piece.
+    def batches(self, number: int) -> "Iterator[pa.RecordBatch]":
+        """Scan one piece; yield rows of FOUND_COLUMNS. A large piece may give several changes of a topic.
 
-        Returns:
-            Destination, revision and record of the newest change of each topic in it, in no order; None when they are too many for
-            one driver.
+        Rows are in order of destination, in stretches of many batches, so those of neighbours are read at once later.
 
         Raises:
             PipelineError: A segment is not what it was when the archive was examined.
             OSError: One cannot be read.
         """
-        most = _FOUND_BYTES_MAX // self.pieces()
         found = self._newest()
         for _ in self._parts(number, found):
-            if found.length > most:
-                return None
-        return [(destination, revision, record) for destination, _, revision, record in found.take()]
+            if found.length > _KEPT_BYTES_MAX:
+                yield from _batches(sorted(found.take()))
+        yield from _batches(sorted(found.take()))
 
     def _newest(self) -> NewestChanges:
         globs = [compile_glob(text, Limits()) for text in self._globs]

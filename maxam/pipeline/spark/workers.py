@@ -54,7 +54,7 @@ def on_workers(
     if not count:
         return []
     if spark is None:
-        return _on_processes(work, count, size, counted)
+        return list(on_processes(work, count, size, counted))
     context: Any = getattr(spark, "sparkContext", None)  # which a session of Spark Connect does not have
     if context is not None:
         found: list[_Found] = context.parallelize(range(count), count).map(work).collect()
@@ -72,22 +72,24 @@ def on_workers(
     return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]  # noqa: S301  # of our own workers
 
 
-def _on_processes(work: Callable[[int], _Found], count: int, size: int, counted: Counted | None) -> list[_Found]:
+def on_processes(
+    work: Callable[[int], _Found], count: int, size: int, counted: Counted | None = None
+) -> Iterator[_Found]:
+    """Yield the result of each piece in order, from processes of this machine. Arguments and errors are those of `on_workers`."""
     processes = min(count, len(os.sched_getaffinity(0)), 1 + size // _PROCESS_BYTES)
-    if processes == 1:
-        return [work(number) for number in range(count)]
-    done: list[_Found] = []
+    if processes <= 1:
+        yield from map(work, range(count))
+        return
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _prepare)
     try:
-        for found in pool.map(work, range(count)):
-            done.append(found)
+        for done, found in enumerate(pool.map(work, range(count)), 1):
+            yield found
             if counted is not None:
-                counted(len(done), count)
+                counted(done, count)
     except BrokenProcessPool as error:
         raise PipelineError("a worker process was killed: the machine may lack memory. Run the job again") from error
     finally:
         pool.shutdown(cancel_futures=True)
-    return done
 
 
 def _prepare() -> None:

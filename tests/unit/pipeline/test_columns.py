@@ -17,7 +17,7 @@ from maxam.avro.source import read_source
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.history.columns import NODES_MAX, ColumnType, Transcoder, read_type, unique_names
-from maxam.pipeline.history.command import column_types
+from maxam.pipeline.history.rounds import column_types
 
 ROOT = Path(__file__).parents[3]
 
