@@ -136,10 +136,13 @@ def _verify_indexes(root: str, disk: Disk) -> Iterator[FileReport]:
     for name in sorted(disk.names(f"{root}/index")):
         path = f"{root}/index/{name}"
         segment = segments.get(path)
+        try:
+            length = disk.size(path)
+        except FileNotFoundError:  # a gateway that runs builds another one, and has renamed it meanwhile
+            continue
         if segment is None:
             yield _foreign(path, disk)
             continue
-        length = disk.size(path)
         index = load(root, segment, disk)
         if index is None:
             yield FileReport(path, length, problem="it is damaged or of another segment; readers do without")

@@ -206,7 +206,7 @@ class Harness:
         began_s, wall_s = time.monotonic(), time.time()
         self._supervised.kill(leader)
         await self._next_leader("leader", began_s)
-        self.totals.serves_s.append(self._supervised.served_s() - wall_s)
+        self.totals.serves_s.append(self._supervised.newest_s("serving") - wall_s)
         self._supervised.release(leader)
         return 1
 
@@ -302,6 +302,7 @@ def run(
     lease_s: float = 3.0,
     outage_s: float = OUTAGE_S[1],
     burners: int = 0,
+    fronts: int = 0,
     cuts: Mapping[str, Cut] | None = None,
     program: Path | None = None,
     work: Work | None = None,
@@ -316,6 +317,7 @@ def run(
         lease_s: Of the cluster.
         outage_s: Longest time without a quorum of etcd, or with a cut.
         burners: Processes that use up processors meanwhile.
+        fronts: Processes of each member that have its clients.
         cuts: Faults of the network. The process must be in a namespace of its own.
         program: An installed maxam-gateway that all members begin with. None for the one of this tree.
         work: Done under load after the faults.
@@ -333,7 +335,7 @@ def run(
     with ExitStack() as stack:
         etcd = stack.enter_context(EtcdCluster(folder / "etcd", further_hosts=hosts))
         site = stack.enter_context(
-            ClusterSite(folder / "site", certificates, etcd, MEMBERS, etcd_hosts=hosts, lease_s=lease_s)
+            ClusterSite(folder / "site", certificates, etcd, MEMBERS, etcd_hosts=hosts, fronts=fronts, lease_s=lease_s)
         )
         names = list(site.members)
         nodes = {node.name: int(node.address.rpartition(":")[2]) for node in etcd.nodes}
@@ -420,6 +422,7 @@ def main(arguments: Sequence[str] | None = None, cuts: Mapping[str, Cut] | None 
         "--outage", type=float, default=OUTAGE_S[1], help="longest time of an outage or cut, in seconds"
     )
     parser.add_argument("--burners", type=int, default=0, help="processes that use up processors")
+    parser.add_argument("--fronts", type=int, default=0, help="processes of each member that have its clients")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options = parser.parse_args(arguments)
     plan = options.faults or plan_of(options.kills, SHARES)
@@ -437,6 +440,7 @@ def main(arguments: Sequence[str] | None = None, cuts: Mapping[str, Cut] | None 
         lease_s=options.lease,
         outage_s=options.outage,
         burners=options.burners,
+        fronts=options.fronts,
         cuts=cuts,
         report=report,
     )

@@ -107,6 +107,7 @@ class Load:
         accepted: Number of accepted SENDs by publisher.
         counts: Number of outcomes.
         gap_s: The longest time without a RECEIPT since `measure_gap`.
+        late_s: The longest time since then for which this process itself stood still. The machine is too busy then.
         stopping: Publishers and readers end.
     """
 
@@ -124,7 +125,7 @@ class Load:
         self.counts = dict.fromkeys(Outcome, 0)
         self.messages = 0
         self.redelivered = 0
-        self.gap_s = 0.0
+        self.gap_s = self.late_s = 0.0
         self._accepted_s = 0.0  # when the newest RECEIPT came
         self.stopping = False
         self.readers = [
@@ -146,6 +147,7 @@ class Load:
             publishing: Called when the publishers begin.
         """
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_loop)
             for reader in self.readers:
                 nursery.start_soon(self._subscribe, reader)
             while not all(reader.made for reader in self.readers):  # noqa: ASYNC110  # of several tasks
@@ -164,7 +166,7 @@ class Load:
 
     def measure_gap(self) -> None:
         """Begin to measure the longest time without a RECEIPT."""
-        self.gap_s, self._accepted_s = 0.0, time.monotonic()
+        self.gap_s, self.late_s, self._accepted_s = 0.0, 0.0, time.monotonic()
 
     async def receipt_after(self, after_s: float) -> float:
         """Wait for a RECEIPT on a connection that was made after a moment, and return the time between them."""
@@ -190,6 +192,12 @@ class Load:
                 if fnmatchcase(topic, reader.glob) and seen != row.revision:
                     found.append(f"{reader.name} was sent {topic} up to {seen}, and its last change is {row}")
         return found
+
+    async def _watch_loop(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            await trio.sleep(RETRY_S)
+            self.late_s = max(self.late_s, time.monotonic() - began_s - RETRY_S)
 
     # connections
 

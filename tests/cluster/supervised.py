@@ -149,9 +149,9 @@ class Supervised:
                 await trio.sleep(POLL_S)
         raise AssertionError(f"the cluster is not whole again\n{self.state()}")
 
-    def served_s(self) -> float:
-        """Return when a member began to serve last, by its log. Seconds since the epoch."""
-        lines = [line for one in self.site.members.values() for line in one.log().splitlines() if " serving " in line]
+    def newest_s(self, event: str) -> float:
+        """Return when a member has logged an event last. Seconds since the epoch."""
+        lines = [line for one in self.site.members.values() for line in one.log().splitlines() if f" {event} " in line]
         return max(dt.datetime.fromisoformat(line.split(" ", 1)[0]).timestamp() for line in lines)
 
     async def etcd_leader(self) -> EtcdNode:

@@ -34,6 +34,7 @@ async def roll(supervised: Supervised, load: Load, program: Path | None) -> str:
     """Go over to another release, the leader last; return the longest times without a RECEIPT for people."""
     site = supervised.site
     leader = await supervised.settled()
+    term = (await supervised.head()).term
     load.measure_gap()
     for name, member in site.members.items():
         if name != leader:
@@ -42,14 +43,22 @@ async def roll(supervised: Supervised, load: Load, program: Path | None) -> str:
             supervised.release(name)
             await supervised.settled()
             await load.all_accepted()
-    followers_s = load.gap_s
+    followers_s, late_s = load.gap_s, load.late_s
+    head = await supervised.head()
+    if head.term != term:  # the machine was too slow for the lease
+        raise AssertionError(f"{leader} has lost its lead while followers were upgraded\n{supervised.state()}")
     load.measure_gap()
     site.members[leader].program = program
     await in_thread(site.admin, leader, "cluster", "handover")
     await load.all_accepted()
     if await supervised.settled() == leader:
         raise AssertionError(f"{leader} leads again\n{supervised.state()}")
-    return f"{followers_s:.2f} s for the followers, {load.gap_s:.2f} s for the handover"
+    terms = (await supervised.head()).term - term
+    served_s = supervised.newest_s("serving") - supervised.newest_s("handover")
+    return (
+        f"{followers_s:.2f} s for the followers, {load.gap_s:.2f} s for the handover: the next leader listens after {served_s:.2f} s;"
+        f" {terms} new term{'s' * (terms > 1)}; the clients' own process stood still for {late_s:.2f} s and {load.late_s:.2f} s"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

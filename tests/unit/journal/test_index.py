@@ -14,6 +14,7 @@ from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.index import JournalIndexer, SegmentIndex, build, drop_strays, load, unindexed
 from maxam.journal.names import Segment, sealed_segments
 from maxam.journal.replay import read_sealed
+from maxam.journal.verify import verify
 from maxam.records import AcknowledgementRecord, Record
 from tests.simulation.disk import SimulatedDisk
 from tests.support.journal_records import NOW_US, SYNC, change
@@ -175,6 +176,20 @@ def test_indexes_go_with_their_segments(disk: SimulatedDisk, segment: Segment) -
     disk.unlink(segment.path)
     drop_strays(ROOT, disk)
     assert sorted(disk.names(f"{ROOT}/index")) == [f"{later.first:020}-{later.last:020}.index", "notes.txt"]
+
+
+def test_an_unfinished_index_may_vanish_from_a_check(disk: SimulatedDisk, segment: Segment) -> None:
+    """A gateway that runs renames the index that it builds while its journal is checked."""
+    build(ROOT, segment, disk)
+    for name in ("a", "b"):
+        disk.put(f"{ROOT}/index/{name}.index.tmp", b"")
+    found = []
+    for report in verify(Path(ROOT), disk):
+        found.append(report.path.rpartition("/")[2])
+        if found[-1] == "a.index.tmp":
+            disk.unlink(f"{ROOT}/index/b.index.tmp")
+    assert found[-1] == "a.index.tmp"
+    assert [report for report in verify(Path(ROOT), disk) if report.problem is not None] == []
 
 
 def test_an_empty_index_denies_everything() -> None:
