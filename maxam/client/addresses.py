@@ -42,10 +42,11 @@ class Addresses:
         """Connect to the first address at which that succeeds. The next attempt begins with the address after it.
 
         Raises:
-            ClientError: No address can be connected to. The error is that of the last one.
+            ClientError: No address can be connected to. The error is of the last one, with the texts of the others before it.
         """
         addresses, begin = self._addresses, self.first
         last = begin + len(addresses) - 1
+        failed: list[str] = []
         async with AsyncExitStack() as stack:
             for turn in range(begin, last + 1):
                 self.first = (turn + 1) % len(addresses)
@@ -53,9 +54,11 @@ class Addresses:
                     client = await stack.enter_async_context(dial(*addresses[turn % len(addresses)]))
                 except CertificateFileError:
                     raise
-                except ClientError:
+                except ClientError as error:
                     if turn == last:
+                        error.args = ("; ".join([*failed, str(error)]),)
                         raise
+                    failed.append(str(error))
                 else:
                     client.address = addresses[turn % len(addresses)]
                     yield client

@@ -399,6 +399,7 @@ def test_an_observer_is_offered_no_change(browser: Browser, floor: Floor) -> Non
         expect(page.locator(".change-button:visible")).to_have_count(0)
         assert page.locator(".change-button").count() == 2
         page.goto(page.url.split("#")[0] + "#/topics?glob=X/Seen.*")
+        expect(page.locator(f"{ROWS} .name")).to_have_text(["X/Seen.Blob"])  # not the rows of an earlier glob
         page.locator(ROWS).click()
         expect(page.locator(".change-button")).to_have_count(1)
         expect(page.locator(".change-button:visible")).to_have_count(0)

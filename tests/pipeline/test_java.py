@@ -33,7 +33,7 @@ def call(command, *arguments):
     return done.exit_code, done.output
 
 verbs = pipeline.list_commands(click.Context(pipeline))
-needed = {"report": ["--out", "report.html"]}
+needed = {"history": ["--out", "history"], "report": ["--out", "report.html"]}
 told = {verb: call(pipeline, verb, "--journal", sys.argv[1], *needed.get(verb, ())) for verb in verbs}
 told |= {"--help": call(pipeline, "--help"), "bench": call(bench, "pipeline", "--records", "10")}
 print(json.dumps(told))

@@ -131,7 +131,8 @@ class ClusterSite:
             time.sleep(0.005)
 
     def wait_for_ready(self, leader: str, count: int) -> None:
-        """Wait until a leader knows `count` members that may take over, each of which has announced it since this call."""
+        """Wait until a leader serves and knows `count` members that may take over, each of which has announced it since."""
+        self.wait_for(leader, "serving")
         log = self.etcd.log(NAME)
         since_ns = time.time_ns()
 

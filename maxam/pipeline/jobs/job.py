@@ -336,10 +336,10 @@ def _told_errors(out: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except _spark_errors() as error:
-        raise PipelineError(told(error)) from error
     except ModuleNotFoundError as error:
         raise not_installed(error) from error
+    except _spark_errors() as error:
+        raise PipelineError(told(error)) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of the output has gone: click ends the command without a message
             raise
