@@ -39,11 +39,16 @@ class NotInstalledError(PipelineError):
     exit_code = ExitCode.USAGE
 
 
-def not_installed(error: ModuleNotFoundError) -> PipelineError:
-    """Return the error for a missing package of the pipeline's. A missing module of maxam's own is a bug, and raised again."""
+def not_installed(error: ModuleNotFoundError, extra: str = "pipeline") -> PipelineError:
+    """Return the error for a missing package of the pipeline's. A missing module of maxam's own is a bug, and raised again.
+
+    Args:
+        error: Of the import.
+        extra: The extra of maxam that has the package.
+    """
     if error.name is None or error.name.partition(".")[0] == "maxam":
         raise error
-    return NotInstalledError(f"the pipeline needs {error.name.partition('.')[0]}: install maxam[pipeline]")
+    return NotInstalledError(f"the pipeline needs {error.name.partition('.')[0]}: install maxam[{extra}]")
 
 
 def unusable(path: str | os.PathLike[str], error: OSError) -> PipelineError:

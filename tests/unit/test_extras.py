@@ -26,11 +26,13 @@ ROLES = {
     "": ["maxam.client", "maxam.programs"],
     **PROGRAMS,
     "cluster": ["maxam.cluster.etcd"],
+    "delta": ["maxam.pipeline.history.delta"],
     "web": ["maxam.client.web"],
 }
 LATER = {
     "maxam.cluster.etcd",
     "maxam.client.web",
+    "maxam.pipeline.history.delta",
 }  # loaded only when they are needed, with an error that shows the extra
 HIDE = """
 import sys

@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Literal, final, get_args
 
 import click
 
@@ -26,7 +26,7 @@ from maxam.journal.listing import REVISION_MAX, Problem
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.history.stretches import HistoryReport, joined, missing_stretches, rounds
-from maxam.pipeline.history.table import Minors, Table
+from maxam.pipeline.history.table import Minors, Table, delta_log
 from maxam.pipeline.jobs.job import Job, job_options
 from maxam.pipeline.spark.workers import Counted
 from maxam.records import Change
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 ROUND_BYTES: Final = 1 << 30
 """Of segments in one round, after which what was read is in the table. Memory does not depend on it."""
+
+Form = Literal["parquet", "delta"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PAUSE_S_MIN: Final = 0.1  # of --follow, between two readings of the journal
@@ -53,6 +55,7 @@ def update_history(
     told: Callable[[HistoryReport], None] | None = None,
     counted: Counted | None = None,
     restored: bool = False,
+    form: Form | None = None,
 ) -> HistoryReport:
     """Add to a history table all that the journal holds beyond it, the open segment included up to its last whole block.
 
@@ -71,6 +74,7 @@ def update_history(
         told: Called after each round, and at the end, with the report so far.
         counted: See `on_workers`.
         restored: Go on with a journal of another incarnation if it holds all that is in the table.
+        form: `delta` keeps a Delta log for each type; a table of Parquet gets one. None for the format that the table has.
 
     Raises:
         PipelineError: The journal does not hold the revisions that come next, or the table is of other types or of another journal.
@@ -87,6 +91,7 @@ def update_history(
     with Table(out) as table:
         _require_types(table, wanted)
         _require_same(journal, table, restored=restored)
+        _set_format(table, form)
         report.last = max(0, table.state.revision)
         report.lost = joined(table.state.lost)
         for stretches in rounds(missing_stretches(journal, table, report), round_bytes):
@@ -182,6 +187,26 @@ def _require_types(table: Table, wanted: tuple[str, ...] | None) -> None:
         raise PipelineError(f"{table.folder} is the history of {there}: name the same types, or another folder")
 
 
+def _set_format(table: Table, form: Form | None) -> None:
+    """Set the format of a new table; give a table of Parquet its Delta logs.
+
+    Raises:
+        PipelineError: The table has Delta logs, which are not given up; or the library for them is missing.
+    """
+    if form == "parquet" and table.state.delta:
+        raise PipelineError(
+            f"{table.folder} is a Delta table: leave out --format, or build a new table in another folder"
+        )
+    if form == "delta" or table.state.delta:
+        delta_log(table.folder)  # or an error with what to install
+    if form == "delta" and not table.state.delta:
+        state = replace(table.state, delta=True)
+        if state.revision >= 0:
+            table.commit((), state, {})
+        else:
+            table.state = state
+
+
 def _messages(known: Mapping[str, Minors]) -> list[str]:
     """Return the types that are no part of another one: a journal keeps the text of every type of its schema folder."""
     parts: set[str] = set()
@@ -228,6 +253,14 @@ class _Teller:
 @job_options(output=False)
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="The table's folder.")
 @click.option(
+    "-o",
+    "--format",
+    "form",
+    type=click.Choice(get_args(Form)),
+    help="Format of the table. `delta` adds a Delta log to the Parquet files of each type. An existing table gets one too."
+    " [default: that of the table, else parquet]",
+)
+@click.option(
     "--types", metavar="NAME,...", help="Keep only these types. A table always has the same ones. [default: all]"
 )
 @click.option(
@@ -257,6 +290,7 @@ class _Teller:
 def history_command(
     job: Job,
     out: Path,
+    form: Form | None,
     types: str | None,
     until_revision: int | None,
     follow: bool,
@@ -285,6 +319,7 @@ def history_command(
                     told=teller.tell,
                     counted=job.counted,
                     restored=restored,
+                    form=form,
                 )
             if not follow:
                 break

@@ -119,8 +119,13 @@ class Round:
             size = sum(path.stat().st_size for path in before)
             widening = Widening([(str(path), str(target)) for target, path in files], older.texts(), minors)
             on_workers(self._spark, widening.rewrite, len(files), size, self._counted)
+            if table.state.delta:  # older versions of the table keep their files
+                files = [
+                    (target, path.with_name(f"{path.name.partition('.')[0]}.{len(minors)}.parquet"))
+                    for target, path in files
+                ]
             moves = [(target, path.relative_to(table.folder).as_posix()) for target, path in files]
-            table.commit(moves, table.state, {name: minors})
+            table.commit(moves, table.state, {name: minors}, replace=True)
             self._report.rewritten += len(files)
 
     # splicing

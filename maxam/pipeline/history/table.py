@@ -8,12 +8,13 @@ _maxam/state.json                               how far the journal was read
 _maxam/types/<type>.json                        the minors that the columns of a type hold
 _maxam/commit.json                              only while files are put in their places
 _maxam/work/...                                 what is being made
+<type>/_delta_log/...                           the log of a table of the format Delta
 ```
 
-A commit lists, durably, the targets of the finished files and the state after the commit. Then each file is renamed, then the state is
-written, then the list is removed. A start that finds a list carries it out: every step can be done twice. A reader of `<type>` sees
-files appear, or be replaced by one of the same rows, one by one, and never a row twice. Names that begin with `_` are hidden from
-Spark and pyarrow.
+A commit lists, durably, the targets of the finished files and the state after the commit. Then each file is renamed. Delta logs, if
+there are any, are written next, then the state. Last, the list is removed. A start that finds a list carries it out: every step can be
+done twice. A reader of `<type>` sees files appear, or be replaced by one of the same rows, one by one, and never a row twice. Names
+that begin with `_` are hidden from Spark and pyarrow.
 """
 
 import fcntl
@@ -25,10 +26,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from maxam.durable_files import replace_durably, sync
 from maxam.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from maxam.pipeline.history.delta import DeltaLog
 
 UNTYPED: Final = "untyped"
 _FORMAT: Final = 1
@@ -49,6 +53,7 @@ class State:
         lost: First and last revision of each stretch that could not be read.
         end_chain: Check of the last block of the segment that was read to its end last; 0 if that is not known.
         incarnation: Of the journal; empty if it had none, or if a release wrote the table that did not keep it.
+        delta: Whether each type has a Delta log.
     """
 
     revision: int = -1
@@ -60,9 +65,34 @@ class State:
     lost: tuple[tuple[int, int], ...] = field(default=())
     end_chain: int = 0
     incarnation: str = ""
+    delta: bool = False
 
 
 Minors = list[tuple[str, str]]  # version and text of each, in the order in which they were merged
+
+
+def delta_log(folder: Path) -> "DeltaLog":
+    """Return the Delta log of the folder of a type, which may have none yet.
+
+    Raises:
+        PipelineError: The library is not installed.
+    """
+    from maxam.pipeline.history.delta import DeltaLog  # noqa: PLC0415 - an extra of its own
+
+    return DeltaLog(folder)
+
+
+def current_files(folder: Path) -> list[Path]:
+    """List the files of a type's table: those in its folder, or those of the newest version of its Delta log.
+
+    Raises:
+        PipelineError: The log cannot be read, or the library for it is not installed.
+    """
+    return delta_log(folder).files() if _has_log(folder) else sorted(folder.glob("date=*/*.parquet"))
+
+
+def _has_log(folder: Path) -> bool:
+    return (folder / "_delta_log").is_dir()
 
 
 @final
@@ -115,17 +145,21 @@ class Table:
 
     def files(self, name: str) -> list[Path]:
         """List the files of a type's table."""
-        return sorted((self.folder / name).glob("date=*/*.parquet"))
+        return current_files(self.folder / name)
 
-    def commit(self, files: Iterable[tuple[Path, str]], state: State, minors: Mapping[str, Minors]) -> None:
+    def commit(
+        self, files: Iterable[tuple[Path, str]], state: State, minors: Mapping[str, Minors], *, replace: bool = False
+    ) -> None:
         """Put finished files in their places and make a state the table's, all or, after a kill, at the next start.
 
         Args:
             files: Path of each, in the work folder, and its path in the table; one that is there is replaced.
             state: State of the table with them.
             minors: Types whose columns hold other minors now.
+            replace: The files are all of their types, in place of those that there are.
 
         Raises:
+            PipelineError: A Delta log cannot be written. The next start does it.
             OSError: The next start does what is left to do, or nothing of it.
         """
         moves = [(str(path.relative_to(self.folder)), place) for path, place in files]
@@ -135,7 +169,7 @@ class Table:
             folders |= {parent for parent in (self.folder / source).parents if parent.is_relative_to(self._own)}
         for each in folders:
             sync(each)
-        plan = {"format": _FORMAT, "files": moves, "state": asdict(state), "minors": minors}
+        plan = {"format": _FORMAT, "files": moves, "state": asdict(state), "minors": minors, "replace": replace}
         self._write(self._own / "commit.json", plan)
         self._finish()
         self.state = state
@@ -160,6 +194,8 @@ class Table:
                         raise PipelineError(f"{problem}; build a new table in another folder") from None
             for each in folders:
                 sync(each)
+            if plan["state"].get("delta"):
+                self._log(plan)
             (self._own / "types").mkdir(exist_ok=True)
             for name, minors in plan["minors"].items():
                 self._write(self._own / "types" / f"{name}.json", {"minors": minors})
@@ -167,6 +203,20 @@ class Table:
             (self._own / "commit.json").unlink()
             sync(self._own)
         shutil.rmtree(self._own / "work", ignore_errors=True)
+
+    def _log(self, plan: Mapping[str, Any]) -> None:
+        """Enter the files of a commit into the Delta logs. A type without a log gets one, with all files that it has."""
+        places: dict[str, list[Path]] = {}
+        for _, place in plan["files"]:
+            places.setdefault(place.partition("/")[0], []).append(self.folder / place)
+        for folder in sorted(path for path in self.folder.iterdir() if path != self._own):
+            files = places.get(folder.name, [])
+            if not _has_log(folder):
+                delta_log(folder).add(sorted(folder.glob("date=*/*.parquet")), plan["state"]["revision"])
+            elif plan["replace"] and files:
+                delta_log(folder).replace(files, len(plan["minors"][folder.name]))
+            else:
+                delta_log(folder).add(files, plan["state"]["revision"])
 
     def _read_state(self) -> State:
         kept = self._read(self._own / "state.json")
