@@ -14,6 +14,7 @@ from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.jobs.job import Job, job_options
 from maxam.pipeline.jobs.newest import newest_changes, newest_values
+from maxam.pipeline.jobs.spark_newest import read_newest, values_of
 from maxam.pipeline.jobs.walking import Walk
 from maxam.pipeline.spark.reading import Archive, Problem
 from maxam.pipeline.spark.selection import Selection, glob_option, moment_text
@@ -138,8 +139,6 @@ def latest_command(
         with job.progress("finding the newest changes"):
             found: DataFrame | Result
             if job.workers is not None:
-                from maxam.pipeline.jobs.spark_newest import read_newest, values_of  # noqa: PLC0415  # 0.3 s for pyspark
-
                 found = values_of(read_newest(job.workers, archive, selection), catalogue, deleted)
             else:
                 newest = kept.enter_context(newest_changes(Walk(archive, selection, 0), job.counted))
