@@ -12,9 +12,10 @@ from urllib.parse import quote
 import trio
 
 from maxam.bridge.config import Configuration, SideSettings
+from maxam.bridge.lane import connect_to
 from maxam.bridge.provenance import VIA
 from maxam.bridge.schema_check import compare_schemas
-from maxam.client import Client, ClientError, connect
+from maxam.client import Client, ClientError
 from maxam.config import Limits
 from maxam.error_codes import code_of
 from maxam.errors import MaxamError
@@ -66,15 +67,7 @@ async def _check_side(configuration: Configuration, side: SideSettings) -> list[
     for host, port in side.stomp_addresses():
         address = f"{host}:{port}"
         try:
-            async with connect(
-                host,
-                port,
-                certificate=side.certificate,
-                key=side.key,
-                ca=side.ca,
-                check_name=side.server_name or None,
-                host=side.virtual_host,
-            ) as client:
+            async with connect_to(side, host, port) as client:
                 found.append(Finding("ok", "connected", side.name, f"{address} answers: {client.server}"))
                 if not client.incarnation:
                     found.append(

@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final, final
 
 import trio
@@ -10,7 +11,7 @@ import trio
 from maxam.bridge.config import SideSettings
 from maxam.bridge.relay import Relay
 from maxam.bridge.wishes import Ack, Send, Subscribe, Unsubscribe
-from maxam.client import ClientError, ConnectionLostError, GatewayError, connect
+from maxam.client import Client, ClientError, ConnectionLostError, GatewayError, connect
 from maxam.client.link import Link
 from maxam.gateway.log import log_event
 from maxam.stomp import encoder
@@ -109,17 +110,7 @@ class Lane:
         known = self._useful = False
         with trio.CancelScope() as self._scope:
             try:
-                async with connect(
-                    host,
-                    port,
-                    certificate=side.certificate,
-                    key=side.key,
-                    ca=side.ca,
-                    check_name=side.server_name or None,
-                    client_id=self._client_id,
-                    host=side.virtual_host,
-                    window=self._window,
-                ) as client:
+                async with connect_to(side, host, port, self._client_id, self._window) as client:
                     if not client.incarnation:
                         raise ConnectionLostError(
                             f"the gateway {side.name} has no incarnation; update it to this release"
@@ -250,3 +241,20 @@ class Lane:
         else:
             texts = {name.decode(): value.decode() for name, value in headers.items()}
             relay.message(now_s, handle, int(delivery.message_id), delivery.destination.decode(), delivery.body, texts)
+
+
+def connect_to(
+    side: SideSettings, host: str, port: int, client_id: str | None = None, window: int | None = None
+) -> AbstractAsyncContextManager[Client]:
+    """Connect to an address of a side with the certificate of the bridge there."""
+    return connect(
+        host,
+        port,
+        certificate=side.certificate,
+        key=side.key,
+        ca=side.ca,
+        check_name=side.server_name or None,
+        client_id=client_id,
+        host=side.virtual_host,
+        window=window,
+    )

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 
 from maxam.cli.arranging import FIELDS, NAMES_ONLY, SORT, chosen, columns_of, in_wanted_order, setting
+from maxam.cli.repeating import watch_option
 from maxam.client_config import Given
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.escaping import shown
@@ -16,6 +17,10 @@ from maxam.terminal.options import QUIET, WIDE, in_force, remark
 from maxam.terminal.tables import print_json, print_line, print_table
 
 TABLE_ROWS_MAX: Final = 1000  # of a table for people without --limit
+
+Column = str | tuple[str, str | Callable[[dict[str, Any]], object]]
+"""A title, and the field of a row that the cells show, or a function of the row. A title alone shows the field of its name."""
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -59,6 +64,18 @@ def listing_option(verb: Callable[..., None]) -> Callable[..., None]:
     ):
         verb = option(verb)
     return _output_option(verb, ["table", "json", "wide", "name"], text)
+
+
+def listing(
+    default: int | None = None, most: int | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that asks the gateway for a listing all that such commands have: a limit, forms, `--watch` and credentials."""
+
+    def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+        asked = watch_option(with_credentials(verb))
+        return limit_option(default=default, most=most)(listing_option(asked))
+
+    return with_options
 
 
 def _output_option(verb: Callable[..., None], forms: Sequence[str], text: str) -> Callable[..., None]:
@@ -120,8 +137,7 @@ def print_rows(
     rows: Iterator[dict[str, Any]],
     limit: int | None,
     as_json: bool,
-    columns: Sequence[str],
-    cells: Callable[[dict[str, Any]], Sequence[object]],
+    columns: Sequence[Column],
     expendable: Sequence[str] = (),
     whole: str = "--json shows it whole",
     shortened: Sequence[str] = (),
@@ -134,8 +150,7 @@ def print_rows(
         rows: All rows.
         limit: Most that are printed.
         as_json: Print one object a line.
-        columns: Titles of the table.
-        cells: Returns the cells of a row.
+        columns: Columns of the table.
         expendable: Titles of columns that a narrow terminal does without.
         whole: Advice how to see cells whole.
         shortened: Titles of columns whose cells stay on one line.
@@ -156,13 +171,24 @@ def print_rows(
         found = [chosen(row, fields) for row in _first_rows(rows, limit)]
         print_table(columns_of(fields, found), [list(row.values()) for row in found])
         return
-    table = [cells(row) for row in _first_rows(rows, limit)]
+    titles = [column if isinstance(column, str) else column[0] for column in columns]
+    shows = [_field_of(column) if isinstance(column, str) else column[1] for column in columns]
+    table = [
+        [row.get(show) if isinstance(show, str) else show(row) for show in shows] for row in _first_rows(rows, limit)
+    ]
     places = [
         place
-        for place, name in enumerate(columns)
+        for place, name in enumerate(titles)
         if name not in optional or any(row[place] not in ("", None) for row in table)
     ]
-    titles = [columns[place] for place in places]
     print_table(
-        titles, [[row[place] for place in places] for row in table], expendable, shortened=shortened, whole=whole
+        [titles[place] for place in places],
+        [[row[place] for place in places] for row in table],
+        expendable,
+        shortened=shortened,
+        whole=whole,
     )
+
+
+def _field_of(title: str) -> str:
+    return title.lstrip("#@").lower().replace(" ", "_").replace("-", "_")

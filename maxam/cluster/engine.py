@@ -11,14 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_log(name: str, endpoints: Sequence[str], ca: Path, certificate: Path, key: Path) -> "EtcdLog":
-    """Return the log of a cluster; nothing is connected yet.
-
-    Args:
-        name: Name of the cluster.
-        endpoints: `https://host:port` of each node of etcd.
-        ca: PEM file of the authority that issued the nodes' certificates.
-        certificate: PEM file of the own certificate.
-        key: PEM file of its key, without a password.
+    """Return the log of a cluster; nothing is connected yet. The arguments are those of `EtcdLog`.
 
     Raises:
         ConfigurationError: An endpoint is not an address, or a Python package is not installed.

@@ -103,19 +103,7 @@ class EtcdLog:
     """
 
     def __init__(self, name: str, endpoints: Sequence[str], ca: Path, certificate: Path, key: Path) -> None:
-        """Read the certificates; nothing is connected yet.
-
-        Args:
-            name: Name of the cluster.
-            endpoints: `https://host:port` of each node of etcd.
-            ca: PEM file of the authority that issued the nodes' certificates.
-            certificate: PEM file of the own certificate.
-            key: PEM file of its key, without a password.
-
-        Raises:
-            ConfigurationError: An endpoint is not an address.
-            CertificateFileError: A file is missing, unreadable or not PEM of its kind.
-        """
+        """Open the log of the cluster of this name on the nodes, which take the other arguments and raise what `Nodes` raises."""
         prefix = f"/maxam/{name}/".encode()
         self._head_key: Final = prefix + b"head"
         self._entries: Final = prefix + b"e/"

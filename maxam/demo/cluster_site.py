@@ -15,7 +15,7 @@ from maxam.cluster.engine import open_log
 from maxam.cluster.founding import found
 from maxam.cluster.log import LogLostError
 from maxam.demo.etcd_nodes import find_etcd, issue_etcd_certificates, node_commands
-from maxam.demo.own_folder import kept_ports, make_folder
+from maxam.demo.own_folder import gateway_settings, kept_ports, make_folder
 from maxam.demo.processes import START_TIMEOUT_S, Process, gateway_process
 from maxam.errors import MaxamError
 from maxam.https_client import Credentials, Remote, RemoteError
@@ -234,14 +234,7 @@ def _configuration(
     name: str, stomp: int, admin: int, link: int, endpoints: Sequence[str], lease_s: int | None, fronts: int
 ) -> str:
     addresses = ", ".join(f'"{one}"' for one in endpoints)
-    return f"""[listener]
-host = "127.0.0.1"
-port = {stomp}
-
-[admin]
-host = "127.0.0.1"
-port = {admin}
-
+    return f"""{gateway_settings(stomp, admin, "gateway")}
 [link]
 host = "127.0.0.1"
 port = {link}
@@ -255,21 +248,6 @@ ca = "../etcd/ca.pem"
 certificate = "../etcd/client.pem"
 key = "../etcd/client.key"
 {"" if lease_s is None else f"lease_s = {lease_s}"}
-
-[tls]
-certificate = "../certs/gateway.pem"
-key = "../certs/gateway.key"
-client_ca = "../certs/ca.pem"
-crl = "../certs/crl.pem"
-
-[policy]
-file = "policy.toml"
-
-[schemas]
-folder = "schemas"
-
-[journal]
-folder = "journal"
 
 [fronts]
 count = {fronts}

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from maxam.demo.own_folder import kept_ports, make_folder
+from maxam.demo.own_folder import gateway_settings, kept_ports, make_folder
 from maxam.pki.certificates import issue_development_certificates
 
 CENTRE: Final = "centre"
@@ -56,29 +56,7 @@ def write_bridge(folder: Path, venue: str, ports: dict[str, tuple[int, int]], li
 
 
 def _gateway(stomp: int, admin: int, bridge: bool) -> str:
-    text = f"""[listener]
-host = "127.0.0.1"
-port = {stomp}
-
-[tls]
-certificate = "../certs/server.pem"
-key = "../certs/server.key"
-client_ca = "../certs/ca.pem"
-crl = "../certs/crl.pem"
-
-[policy]
-file = "policy.toml"
-
-[schemas]
-folder = "schemas"
-
-[journal]
-folder = "journal"
-
-[admin]
-host = "127.0.0.1"
-port = {admin}
-"""
+    text = gateway_settings(stomp, admin, "server")
     return text + '\n[bridge]\nconfigs = ["bridge.toml"]\n' if bridge else text
 
 

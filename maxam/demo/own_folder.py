@@ -50,3 +50,30 @@ def kept_ports(count: int) -> list[int]:
         if port not in found:
             found.append(port)
     return found
+
+
+def gateway_settings(stomp: int, admin: int, certificate: str) -> str:
+    """Return the `maxam.toml` of a gateway of a demo, with its ports and the name of its certificate in the folder `certs` beside it."""
+    return f"""[listener]
+host = "127.0.0.1"
+port = {stomp}
+
+[admin]
+host = "127.0.0.1"
+port = {admin}
+
+[tls]
+certificate = "../certs/{certificate}.pem"
+key = "../certs/{certificate}.key"
+client_ca = "../certs/ca.pem"
+crl = "../certs/crl.pem"
+
+[policy]
+file = "policy.toml"
+
+[schemas]
+folder = "schemas"
+
+[journal]
+folder = "journal"
+"""

@@ -12,9 +12,9 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -369,19 +369,9 @@ class Load:
     async def _values(self) -> dict[str, int]:
         """Return the place of the value that each topic has at the gateway."""
         there: dict[str, int] = {}
-        work, identity = self.work, self.work.subscriber
-        (host, port), *others = work.addresses
+        work = self.work
         async with (
-            connect(
-                host,
-                port,
-                certificate=identity.certificate,
-                key=identity.key,
-                ca=identity.ca,
-                check_name=identity.check_name,
-                host=work.host,
-                others=others,
-            ) as client,
+            connect(**_addressed(work, work.subscriber)) as client,
             client.subscribe(work.glob, eager=True, markers=True) as subscription,
             background() as nursery,
         ):
@@ -399,18 +389,13 @@ class Load:
 
 def _client(work: Work, identity: Identity, session: str) -> AbstractAsyncContextManager[ResumingClient]:
     """Return a client of all addresses that connects again."""
-    (host, port), *others = work.addresses
-    return resuming(
-        host,
-        port,
-        certificate=identity.certificate,
-        key=identity.key,
-        ca=identity.ca,
-        check_name=identity.check_name,
-        client_id=session,
-        host=work.host,
-        others=others,
-    )
+    return resuming(**_addressed(work, identity), client_id=session)
+
+
+def _addressed(work: Work, identity: Identity) -> dict[str, Any]:
+    """Return what `connect` and `resuming` need for all addresses."""
+    (address, port), *others = work.addresses
+    return {"address": address, "port": port, **asdict(identity), "host": work.host, "others": others}
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Name of a metric, values of its labels, present value.
 Measure = tuple[str, tuple[str, ...], float | Histogram]
 
-_ROLES: Final = (
+ROLES: Final = (
     "serving",
     "observer",
     "recovering",
@@ -75,7 +75,7 @@ def measures(gateway: Gateway) -> Iterator[Measure]:
 def _cluster(gateway: Gateway) -> Iterator[Measure]:
     observer, links = gateway.role.observer, gateway.links
     states = () if links is None else tuple(links.states.values())
-    for name in _ROLES:
+    for name in ROLES:
         yield "maxam_cluster_role", (name,), int(gateway.role.name == name)
     yield from _member(gateway)
     follower = None if observer is None else observer.follower

@@ -26,7 +26,7 @@ from maxam.journal.folder import lock_folder
 from maxam.journal.kept_schemas import KeptSchemas
 from maxam.journal.names import RENEW
 from maxam.journal.replay import Replay
-from maxam.journal.segments import NOT_BEGUN, SegmentExtent, SegmentFiles, TornTail, follows
+from maxam.journal.segments import NOT_BEGUN, OpenSegment, SegmentExtent, SegmentFiles, TornTail, follows
 from maxam.journal.syncing import Reserve, Syncs
 from maxam.records import Record
 
@@ -291,10 +291,7 @@ class Journal:
             OSError: The outcome is unknown; the process must end.
             JournalError: An earlier call failed so.
         """
-        self._require_usable()
-        segment = self._files.opened
-        if segment is not None and self._committed.revision >= segment.first:
-            self._seal_if_room()
+        if self._seal_if_room() is not None:
             if self._files.opened is not None:
                 raise DiskFullError(f"{self._folder}: no room to seal a segment")
             self._unsynced = False
@@ -357,12 +354,9 @@ class Journal:
             OSError: The outcome is unknown; the process must end.
             JournalError: An earlier call failed so.
         """
-        self._require_usable()
-        segment = self._files.opened
-        if segment is not None and self._committed.revision >= segment.first:
-            self._seal_if_room()
-            if self.watcher is not None and self._files.opened is None:
-                self.watcher.sealed(segment.sync_marker)
+        segment = self._seal_if_room()
+        if segment is not None and self.watcher is not None and self._files.opened is None:
+            self.watcher.sealed(segment.sync_marker)
 
     def schema_names(self) -> list[str]:
         """Return the file names of the schemas that are stored."""
@@ -490,15 +484,17 @@ class Journal:
         self._unsynced = True
         self._committed = self._encoder.position = block.after
 
-    def _seal_if_room(self) -> None:
-        """Seal the open segment. On a full disk it stays as it is."""
+    def _seal_if_room(self) -> OpenSegment | None:
+        """Return the open segment if it holds a change, and seal it. On a full disk it stays as it is."""
+        self._require_usable()
         segment = self._files.opened
-        if segment is None:
-            return
+        if segment is None or self._committed.revision < segment.first:
+            return None
         try:
             self._files.seal(segment, self._committed)
         except OSError as error:
             self._undo(error)
+        return segment
 
     def _undo(self, error: OSError) -> None:
         """Remove what a call left that failed because the disk is full. After any other error the journal is used no longer."""

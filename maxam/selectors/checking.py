@@ -14,24 +14,8 @@ from maxam.avro.schema import Type
 from maxam.errors import GlobError, SelectorError
 from maxam.glob_sets import GlobSet, find_destination, overlap
 from maxam.globs import Glob
-from maxam.selectors.syntax import (
-    AND,
-    ARITHMETIC,
-    COMPARE,
-    FIELD,
-    HEADER,
-    IN,
-    IS_NULL,
-    LIKE,
-    LITERAL,
-    NOT,
-    OR,
-    UNARY,
-    Path,
-    Step,
-    Syntax,
-    path_text,
-)
+from maxam.selectors import syntax
+from maxam.selectors.syntax import Path, Step, Syntax, path_text
 
 NUMBER: Final = "a number"
 TEXT: Final = "a text"
@@ -143,24 +127,24 @@ class _Checker:
             )
 
     def _kind(self, node: Syntax) -> str:
-        if node.kind == LITERAL:
+        if node.kind == syntax.LITERAL:
             return _kind_of_literal(node.literal)
-        if node.kind == FIELD:
+        if node.kind == syntax.FIELD:
             return self._kind_of_field(node)
-        if node.kind == HEADER:
+        if node.kind == syntax.HEADER:
             return TEXT
-        if node.kind in (NOT, AND, OR):
+        if node.kind in (syntax.NOT, syntax.AND, syntax.OR):
             for item in node.items:
                 self.condition(item)
-        elif node.kind == COMPARE:
+        elif node.kind == syntax.COMPARE:
             kind = self._alike(node, node.items)
             if kind == BOOLEAN and node.sign not in ("=", "<>"):
                 raise SelectorError("booleans have no order", node.at, "Compare them with = or <>.")
-        elif node.kind == IN:
+        elif node.kind == syntax.IN:
             self._alike(node, node.items)
-        elif node.kind == LIKE:
+        elif node.kind == syntax.LIKE:
             self._require(node.items[0], TEXT, "LIKE compares texts.")
-        elif node.kind == IS_NULL:
+        elif node.kind == syntax.IS_NULL:
             self._kind(node.items[0])
         else:
             for item in node.items:
@@ -289,12 +273,12 @@ def _kind_of_literal(value: object) -> str:
 
 def _shown(node: Syntax) -> str:
     """Return a part of a selector as errors show it."""
-    if node.kind == FIELD:
+    if node.kind == syntax.FIELD:
         return path_text(node.path)
-    if node.kind == HEADER:
+    if node.kind == syntax.HEADER:
         return f"header('{node.header.decode(errors='replace')}')"
-    if node.kind == LITERAL:
+    if node.kind == syntax.LITERAL:
         if isinstance(node.literal, bytes):
             return f"'{node.literal.decode(errors='replace')}'"
         return str(node.literal).upper() if isinstance(node.literal, bool) else str(node.literal)
-    return "the calculation" if node.kind in (ARITHMETIC, UNARY) else "the condition"
+    return "the calculation" if node.kind in (syntax.ARITHMETIC, syntax.UNARY) else "the condition"

@@ -6,24 +6,9 @@ An integer result that needs more than 64 bits is calculated again with floats. 
 
 from typing import Final, final
 
+from maxam.selectors import syntax
 from maxam.selectors.like import LikePattern
-from maxam.selectors.syntax import (
-    AND,
-    ARITHMETIC,
-    COMPARE,
-    FIELD,
-    HEADER,
-    IN,
-    INTEGER_MAX,
-    INTEGER_MIN,
-    IS_NULL,
-    LIKE,
-    LITERAL,
-    NOT,
-    UNARY,
-    Path,
-    Syntax,
-)
+from maxam.selectors.syntax import Path, Syntax
 
 PRESENT: Final = ()
 """Value of a field that cannot be compared and is not null: bytes, fixed, record, array, map."""
@@ -94,30 +79,30 @@ class Operands:
 def build(node: Syntax, operands: Operands) -> Expression:
     """Make the expression of a selector, and add what it reads, and its steps, to the operands."""
     operands.steps += 1
-    if node.kind == LITERAL:
+    if node.kind == syntax.LITERAL:
         return _Literal(node.literal)
-    if node.kind == FIELD:
+    if node.kind == syntax.FIELD:
         return _Operand(operands.of_field(node.path))
-    if node.kind == HEADER:
+    if node.kind == syntax.HEADER:
         return _Operand(operands.of_header(node.header))
-    if node.kind == IN:
+    if node.kind == syntax.IN:
         return _In(build(node.items[0], operands), [item.literal for item in node.items[1:]])
     items = [build(item, operands) for item in node.items]
-    if node.kind == NOT:
+    if node.kind == syntax.NOT:
         return _Not(items[0])
-    if node.kind == COMPARE:
+    if node.kind == syntax.COMPARE:
         return _Comparison(_SIGNS[node.sign], items[0], items[1])
-    if node.kind == ARITHMETIC:
+    if node.kind == syntax.ARITHMETIC:
         return _Arithmetic(node.sign, items[0], items[1])
-    if node.kind == UNARY:
+    if node.kind == syntax.UNARY:
         return _Unary(node.sign == "-", items[0])
-    if node.kind == IS_NULL:
+    if node.kind == syntax.IS_NULL:
         return _IsNull(items[0])
-    if node.kind == LIKE:
+    if node.kind == syntax.LIKE:
         assert node.pattern is not None  # noqa: S101 - the parser gives each LIKE one
         operands.steps += node.pattern.steps
         return _Like(items[0], node.pattern)
-    return _All(items) if node.kind == AND else _Any(items)
+    return _Junction(node.kind == syntax.OR, items)
 
 
 @final
@@ -155,39 +140,25 @@ class _Not(Expression):
 
 
 @final
-class _All(Expression):
-    __slots__ = ("_items",)
+class _Junction(Expression):
+    """AND if `decisive` is False, OR if it is True: an item with that value decides."""
 
-    def __init__(self, items: list[Expression]) -> None:
+    __slots__ = ("_decisive", "_items")
+
+    def __init__(self, decisive: bool, items: list[Expression]) -> None:
+        self._decisive: Final = decisive
         self._items: Final = items
 
     def value(self, row: Row) -> object:
+        decisive = self._decisive
         known = True
         for item in self._items:
             value = item.value(row)
-            if value is False:
-                return False
-            if value is not True:
+            if not isinstance(value, bool):
                 known = False
-        return True if known else None
-
-
-@final
-class _Any(Expression):
-    __slots__ = ("_items",)
-
-    def __init__(self, items: list[Expression]) -> None:
-        self._items: Final = items
-
-    def value(self, row: Row) -> object:
-        known = True
-        for item in self._items:
-            value = item.value(row)
-            if value is True:
-                return True
-            if value is not False:
-                known = False
-        return False if known else None
+            elif value == decisive:
+                return decisive
+        return not decisive if known else None
 
 
 @final
@@ -257,7 +228,7 @@ class _Arithmetic(Expression):
             return None
         if isinstance(left, int) and isinstance(right, int):
             number = _whole(self._sign, left, right)
-            if INTEGER_MIN <= number <= INTEGER_MAX:
+            if syntax.INTEGER_MIN <= number <= syntax.INTEGER_MAX:
                 return number
         real = _real(self._sign, _float(left), _float(right))
         return real if real == real else None  # noqa: PLR0124 - NaN differs from itself
@@ -277,7 +248,7 @@ class _Unary(Expression):
             return None
         if not self._negative:
             return value
-        if isinstance(value, int) and value > INTEGER_MIN:
+        if isinstance(value, int) and value > syntax.INTEGER_MIN:
             return -value
         return -_float(value)
 

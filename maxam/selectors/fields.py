@@ -125,6 +125,15 @@ class _Reader:
         raise NotImplementedError
 
 
+class _PlaceReader(_Reader):
+    """Reads a value into its place in the row."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: int) -> None:
+        self._place: Final = place
+
+
 @final
 class _SkipReader(_Reader):
     """Steps over a value, if at all, and may record that it is not null."""
@@ -142,13 +151,10 @@ class _SkipReader(_Reader):
 
 
 @final
-class _NumberReader(_Reader):
+class _NumberReader(_PlaceReader):
     """Reads an int or a long."""
 
-    __slots__ = ("_place",)
-
-    def __init__(self, place: int) -> None:
-        self._place: Final = place
+    __slots__ = ()
 
     def read(self, data: bytes, pos: int, end: int, row: Row, left: list[int]) -> int:  # noqa: ARG002 - of the base
         pos, number = read_number(data, pos)
@@ -159,11 +165,8 @@ class _NumberReader(_Reader):
 
 
 @final
-class _StringReader(_Reader):
-    __slots__ = ("_place",)
-
-    def __init__(self, place: int) -> None:
-        self._place: Final = place
+class _StringReader(_PlaceReader):
+    __slots__ = ()
 
     def read(self, data: bytes, pos: int, end: int, row: Row, left: list[int]) -> int:  # noqa: ARG002 - of the base
         pos, length = read_number(data, pos)
@@ -174,11 +177,8 @@ class _StringReader(_Reader):
 
 
 @final
-class _BooleanReader(_Reader):
-    __slots__ = ("_place",)
-
-    def __init__(self, place: int) -> None:
-        self._place: Final = place
+class _BooleanReader(_PlaceReader):
+    __slots__ = ()
 
     def read(self, data: bytes, pos: int, end: int, row: Row, left: list[int]) -> int:  # noqa: ARG002 - of the base
         row[self._place] = data[pos] != 0

@@ -8,27 +8,9 @@ from typing import Final, final
 
 from maxam.config import Limits
 from maxam.errors import SelectorError
+from maxam.selectors import syntax
 from maxam.selectors.like import LikePattern
-from maxam.selectors.syntax import (
-    AND,
-    ARITHMETIC,
-    COMPARE,
-    FIELD,
-    HEADER,
-    IN,
-    INTEGER_MAX,
-    INTEGER_MIN,
-    IS_NULL,
-    LIKE,
-    LITERAL,
-    NESTING_MAX,
-    NOT,
-    OR,
-    UNARY,
-    Step,
-    Syntax,
-    nested,
-)
+from maxam.selectors.syntax import Step, Syntax, nested
 from maxam.selectors.tokens import Token, tokens_of
 
 _NOT_POWER: Final = 3
@@ -79,7 +61,7 @@ class _Parser:
 
     def _expression(self, power: int, depth: int) -> Syntax:
         """Parse operands and the operators between them that have more than this power."""
-        if depth > NESTING_MAX:
+        if depth > syntax.NESTING_MAX:
             raise nested(self._tokens[self._next].at)
         left = self._operand(power, depth)
         compared = False
@@ -99,24 +81,24 @@ class _Parser:
     def _operator(self, left: Syntax, token: Token, power: int, depth: int) -> Syntax:
         match token.text:
             case "AND" | "OR":
-                kind = AND if token.text == "AND" else OR
+                kind = syntax.AND if token.text == "AND" else syntax.OR
                 right = self._expression(power, depth)
                 return Syntax(kind, token.at, [*left.items, right] if left.kind == kind else [left, right])
             case "IS":
                 negated = self._accept("NOT")
                 self._expect("NULL", "Write IS NULL or IS NOT NULL.")
-                found = Syntax(IS_NULL, token.at, [left])
-                return Syntax(NOT, token.at, [found]) if negated else found
+                found = Syntax(syntax.IS_NULL, token.at, [left])
+                return Syntax(syntax.NOT, token.at, [found]) if negated else found
             case "NOT":
                 token = self._tokens[self._next]
                 self._next += 1
                 if token.text not in ("IN", "BETWEEN", "LIKE") or token.kind != "sign":
                     raise self._unexpected(token, "IN, BETWEEN or LIKE", "A negation stands before its condition.")
-                return Syntax(NOT, token.at, [self._predicate(left, token, depth)])
+                return Syntax(syntax.NOT, token.at, [self._predicate(left, token, depth)])
             case "IN" | "BETWEEN" | "LIKE":
                 return self._predicate(left, token, depth)
             case _:
-                kind = COMPARE if power == _COMPARISON_POWER else ARITHMETIC
+                kind = syntax.COMPARE if power == _COMPARISON_POWER else syntax.ARITHMETIC
                 return Syntax(kind, token.at, [left, self._expression(power, depth)], token.text)
 
     def _predicate(self, left: Syntax, token: Token, depth: int) -> Syntax:
@@ -125,8 +107,11 @@ class _Parser:
             low = self._expression(_COMPARISON_POWER, depth)
             self._expect("AND", "Write BETWEEN lowest AND highest.")
             high = self._expression(_COMPARISON_POWER, depth)
-            bounds = [Syntax(COMPARE, token.at, [left, low], ">="), Syntax(COMPARE, token.at, [left, high], "<=")]
-            return Syntax(AND, token.at, bounds)
+            bounds = [
+                Syntax(syntax.COMPARE, token.at, [left, low], ">="),
+                Syntax(syntax.COMPARE, token.at, [left, high], "<="),
+            ]
+            return Syntax(syntax.AND, token.at, bounds)
         if token.text == "LIKE":
             pattern = self._text("a pattern between single quotes", "A pattern is a literal, such as 'EGM%'.")
             escape = ""
@@ -135,41 +120,41 @@ class _Parser:
                 escape = self._text("a character between single quotes", "Write, for example, ESCAPE '!'.")
                 if len(escape) != 1:
                     raise SelectorError(f"ESCAPE {escape!r} is not one character", at, "Write, for example, '!'.")
-            return Syntax(LIKE, token.at, [left], pattern=LikePattern(pattern, escape, token.at))
+            return Syntax(syntax.LIKE, token.at, [left], pattern=LikePattern(pattern, escape, token.at))
         self._expect("(", "Write IN ('a', 'b').")
         items = [left]
         while True:
             item = self._operand(_UNARY_POWER, depth)
-            if item.kind != LITERAL:
+            if item.kind != syntax.LITERAL:
                 raise SelectorError("an IN list holds literals only", item.at, "Join comparisons with OR instead.")
             items.append(item)
             if not self._accept(","):
                 break
         self._expect(")", "Separate the values with commas, and close the list.")
-        return Syntax(IN, token.at, items)
+        return Syntax(syntax.IN, token.at, items)
 
     def _operand(self, power: int, depth: int) -> Syntax:
         token = self._tokens[self._next]
         self._next += 1
         if token.kind == "number":
-            return Syntax(LITERAL, token.at, [], literal=_number(token.raw, token.at))
+            return Syntax(syntax.LITERAL, token.at, [], literal=_number(token.raw, token.at))
         if token.kind == "text":
-            return Syntax(LITERAL, token.at, [], literal=_unquoted(token))
+            return Syntax(syntax.LITERAL, token.at, [], literal=_unquoted(token))
         if token.kind in ("name", "quoted"):
             return self._named(token)
         match token.text:
             case "TRUE" | "FALSE":
-                return Syntax(LITERAL, token.at, [], literal=token.text == "TRUE")
+                return Syntax(syntax.LITERAL, token.at, [], literal=token.text == "TRUE")
             case "NOT" if power <= _NOT_POWER:
-                return Syntax(NOT, token.at, [self._expression(_NOT_POWER, depth + 1)])
+                return Syntax(syntax.NOT, token.at, [self._expression(_NOT_POWER, depth + 1)])
             case "NOT":
                 raise SelectorError("NOT stands inside a comparison", token.at, "Put NOT ... in parentheses.")
             case "-" | "+":
                 after = self._tokens[self._next]
                 if after.kind == "number":
                     self._next += 1
-                    return Syntax(LITERAL, token.at, [], literal=_number(token.text + after.raw, token.at))
-                return Syntax(UNARY, token.at, [self._expression(_UNARY_POWER, depth + 1)], token.text)
+                    return Syntax(syntax.LITERAL, token.at, [], literal=_number(token.text + after.raw, token.at))
+                return Syntax(syntax.UNARY, token.at, [self._expression(_UNARY_POWER, depth + 1)], token.text)
             case "(":
                 inner = self._expression(0, depth + 1)
                 self._expect(")", "Close the parenthesis.")
@@ -192,7 +177,7 @@ class _Parser:
         if token.raw.lower() == "header" and self._accept("("):
             name = self._text("the name of a header between single quotes", "Write header('name').")
             self._expect(")", "Write header('name').")
-            return Syntax(HEADER, token.at, [], header=name.encode(errors="surrogatepass"))
+            return Syntax(syntax.HEADER, token.at, [], header=name.encode(errors="surrogatepass"))
         path: list[Step] = [token.raw.strip('"')]
         while True:
             if self._accept("."):
@@ -213,7 +198,7 @@ class _Parser:
                 self._next += 1
                 self._expect("]", "Close the bracket.")
             else:
-                return Syntax(FIELD, token.at, [], path=tuple(path))
+                return Syntax(syntax.FIELD, token.at, [], path=tuple(path))
 
     def _accept(self, text: str) -> bool:
         token = self._tokens[self._next]
@@ -245,15 +230,15 @@ def _unquoted(token: Token) -> bytes:
 def _index(digits: str) -> int:
     """Return an index. No array has as many items as one of many digits needs."""
     digits = digits.lstrip("0") or "0"
-    return int(digits) if len(digits) < _DIGITS_MAX else INTEGER_MAX
+    return int(digits) if len(digits) < _DIGITS_MAX else syntax.INTEGER_MAX
 
 
 def _number(text: str, at: int) -> object:
     digits = text.lstrip("+-")
     if digits.isdigit():
         digits = digits.lstrip("0") or "0"
-        number = int(text[:1].strip("+0123456789") + digits) if len(digits) < _DIGITS_MAX else INTEGER_MAX + 1
-        if not INTEGER_MIN <= number <= INTEGER_MAX:
+        number = int(text[:1].strip("+0123456789") + digits) if len(digits) < _DIGITS_MAX else syntax.INTEGER_MAX + 1
+        if not syntax.INTEGER_MIN <= number <= syntax.INTEGER_MAX:
             raise SelectorError(f"{text} needs more than 64 bits", at, "Write it with a decimal point.")
         return number
     real = float(text)

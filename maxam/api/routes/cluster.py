@@ -17,6 +17,7 @@ from maxam.api.routing import Call, Description, RouteSpec, at_a_time, not_found
 from maxam.avro.json.decoding import iso_time
 from maxam.cluster.comparing import sealed_after
 from maxam.cluster.log import LogLostError
+from maxam.gateway.measures import ROLES
 from maxam.gateway.server import Gateway
 from maxam.journal.identity import holds_block, incarnation_start
 
@@ -30,18 +31,6 @@ _REVISION: Final = whole("revision", "last revision of the block", 0, 10**18 - 1
 _CHAIN: Final = whole("chain", "check of the block", 0, 2**32 - 1, None)
 _FULL: Final = flag("full", "read each segment whole, for its SHA-256; a page has few of them then")
 _NAME: Final = text("name", "name of the member", required=True)
-_ROLES: Final = (
-    "serving",
-    "observer",
-    "recovering",
-    "placing",
-    "copying",
-    "following",
-    "claiming",
-    "leading",
-    "leaving",
-    "ended",
-)
 _POSITION: Final = record(
     "JournalPosition",
     revision=COUNT,
@@ -53,7 +42,7 @@ _POSITION: Final = record(
     "The role of this gateway, the gateway that it follows, its cluster, and the gateways that follow it",
     record(
         "Cluster",
-        role=one_of(*_ROLES),
+        role=one_of(*ROLES),
         as_of=described(TIME, "time of the state that this gateway shows; that of its source if it follows one"),
         incarnation=described(TEXT, "of the journal; empty before the first one"),
         incarnation_start=nullable(described(_POSITION, "where the history of this incarnation begins")),

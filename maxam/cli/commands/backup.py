@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from maxam.cli.options import json_option, limit_option, listing_option, print_rows, with_credentials
-from maxam.cli.repeating import watch_option
+from maxam.cli.options import json_option, listing, print_rows, with_credentials
 from maxam.counting import counted
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote
@@ -53,10 +52,7 @@ def backup_create(credentials: Credentials, wait: bool, as_json: bool) -> None:
 
 
 @backup.command("list")
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 @click.pass_context
 def backup_list(context: click.Context, credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List the backups, newest first, and the last ones that failed."""
@@ -66,16 +62,15 @@ def backup_list(context: click.Context, credentials: Credentials, limit: int | N
             remote.pages(PATH, "backups", limit=200),
             limit,
             as_json,
-            ["NAME", "STATE", "#REVISION", "#BYTES", "#FILES", "VERIFIED", "COPIED", "WHY"],
-            lambda row: [
-                row["name"],
-                row["state"],
-                row["revision"],
-                row["bytes"],
-                row["files"],
-                _yes_or_no(row["verified"]),
-                _yes_or_no(row.get("copied")),
-                row["reason"],
+            [
+                "NAME",
+                "STATE",
+                "#REVISION",
+                "#BYTES",
+                "#FILES",
+                ("VERIFIED", lambda row: _yes_or_no(row["verified"])),
+                ("COPIED", lambda row: _yes_or_no(row.get("copied"))),
+                ("WHY", "reason"),
             ],
             ["FILES"],
             shortened=["WHY"],

@@ -9,8 +9,14 @@ from urllib.parse import quote
 
 import click
 
-from maxam.cli.options import FILE, done, json_option, limit_option, listing_option, print_rows, with_credentials
-from maxam.cli.repeating import watch_option
+from maxam.cli.options import (
+    FILE,
+    done,
+    json_option,
+    listing,
+    print_rows,
+    with_credentials,
+)
 from maxam.compiled import child_environment
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote, RemoteError
@@ -34,10 +40,7 @@ def bridges() -> None:
 
 @bridges.command("list")
 @click.option("--down", is_flag=True, help="List only bridges whose link is down.")
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 def bridges_list(credentials: Credentials, down: bool, limit: int | None, as_json: bool) -> None:
     """List the bridges that publish their link here, one line for each venue."""
     with Remote(credentials) as remote:
@@ -46,17 +49,16 @@ def bridges_list(credentials: Credentials, down: bool, limit: int | None, as_jso
             rows,
             limit,
             as_json,
-            ["VENUE", "LINK", "@UNKNOWN SINCE", "#BEHIND S", "STATE", "#QUARANTINED", "@HEARD AT", "HOST", "BECAUSE"],
-            lambda row: [
-                row["venue"],
-                _link(row),
-                row["unknown_since"] or "",
-                f"{row['behind_s']:.1f}",
-                row["state"],
-                row["quarantined"],
-                row["heard_at"],
-                row["host"],
-                row["because"],
+            [
+                "VENUE",
+                ("LINK", _link),
+                ("@UNKNOWN SINCE", lambda row: row["unknown_since"] or ""),
+                ("#BEHIND S", lambda row: f"{row['behind_s']:.1f}"),
+                "STATE",
+                "#QUARANTINED",
+                "@HEARD AT",
+                "HOST",
+                "BECAUSE",
             ],
             ["HOST", "HEARD AT", "BECAUSE", "STATE"],
             names=["venue"],

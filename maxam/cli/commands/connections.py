@@ -7,13 +7,11 @@ import click
 from maxam.cli.options import (
     done,
     json_option,
-    limit_option,
-    listing_option,
+    listing,
     note_incomplete,
     print_rows,
     with_credentials,
 )
-from maxam.cli.repeating import watch_option
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, NotFoundError, Remote, RemoteError, session_path
 from maxam.terminal.groups import CommandGroup
@@ -41,52 +39,34 @@ def connections() -> None:
 
 
 @connections.command("list")
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 def connections_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List connections of clients and of operators, in order of their opening."""
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/connections", "connections", limit=200)
-        columns = [
-            "#ID",
-            "KIND",
-            "STATE",
-            "#FRONT",
-            "ADDRESS",
-            "PRINCIPAL",
-            "CLIENT-ID",
-            "SINCE",
-            "#HEARD S AGO",
-            "#SENDS",
-            "#MESSAGES",
-        ]
-        columns += ["#BYTES IN", "#BYTES OUT", "#RECEIPTS", "#UN-ACKED", "#WINDOW", "TLS"]
         expendable = ["TLS", "WINDOW", "RECEIPTS", "BYTES IN", "BYTES OUT", "KIND", "SINCE", "HEARD S AGO", "UN-ACKED"]
         print_rows(
             rows,
             limit,
             as_json,
-            columns,
-            lambda row: [
-                row["id"],
-                row["kind"],
-                row["state"],
-                row.get("front"),
-                row["address"],
-                row["principal"],
-                row["client_id"],
-                row["opened_at"],
-                row["heard_s"],
-                row["sends"],
-                row["messages"],
-                row["bytes_in"],
-                row["bytes_out"],
-                row["receipts_waiting"],
-                row["in_flight"],
-                row["window"],
-                row["tls"],
+            [
+                "#ID",
+                "KIND",
+                "STATE",
+                "#FRONT",
+                "ADDRESS",
+                "PRINCIPAL",
+                "CLIENT-ID",
+                ("SINCE", "opened_at"),
+                ("#HEARD S AGO", "heard_s"),
+                "#SENDS",
+                "#MESSAGES",
+                "#BYTES IN",
+                "#BYTES OUT",
+                ("#RECEIPTS", "receipts_waiting"),
+                ("#UN-ACKED", "in_flight"),
+                "#WINDOW",
+                "TLS",
             ],
             [*expendable, "MESSAGES", "SENDS", "FRONT"],
             optional=["#FRONT"],
@@ -96,10 +76,7 @@ def connections_list(credentials: Credentials, limit: int | None, as_json: bool)
 
 
 @connections.command("problems")
-@limit_option(default=200, most=200)
-@listing_option
-@watch_option
-@with_credentials
+@listing(default=200, most=200)
 def connections_problems(credentials: Credentials, limit: int, as_json: bool) -> None:
     """List clients of the last hour that cannot connect or do not stay connected, why, and what to do.
 
@@ -112,17 +89,16 @@ def connections_problems(credentials: Credentials, limit: int, as_json: bool) ->
         iter(rows),
         limit,
         as_json,
-        ["KIND", "PRINCIPAL", "CLIENT-ID", "ADDRESS", "#COUNT", "#LAST", "REASON", "WHAT TO DO", "FINGERPRINT"],
-        lambda row: [
-            row["kind"],
-            row["principal"],
-            row["client_id"],
-            row["address"],
-            row["count"],
-            f"{duration(row['last_s'])} ago",
-            row["reason"],
-            row["advice"],
-            row["fingerprint"],
+        [
+            "KIND",
+            "PRINCIPAL",
+            "CLIENT-ID",
+            "ADDRESS",
+            "#COUNT",
+            ("#LAST", lambda row: f"{duration(row['last_s'])} ago"),
+            "REASON",
+            ("WHAT TO DO", "advice"),
+            "FINGERPRINT",
         ],
         ["FINGERPRINT", "CLIENT-ID", "WHAT TO DO", "KIND"],
         optional=["CLIENT-ID"],

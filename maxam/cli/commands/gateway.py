@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from maxam.cli.options import json_option, limit_option, listing_option, print_rows, with_credentials
+from maxam.cli.options import json_option, listing, print_rows, with_credentials
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.groups import LazyGroup
@@ -77,9 +77,7 @@ def gateway_reload_status(credentials: Credentials, as_json: bool) -> None:
 
 
 @gateway.command("orphans")
-@limit_option()
-@listing_option
-@with_credentials
+@listing()
 def gateway_orphans(credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List the topics with a value that no rule covers."""
     with Remote(credentials) as remote:
@@ -87,13 +85,12 @@ def gateway_orphans(credentials: Credentials, limit: int | None, as_json: bool) 
             remote.pages("/v1/orphans", "orphans", limit=200),
             limit,
             as_json,
-            ["DESTINATION", "#REVISION", "@ACCEPTED AT", "PUBLISHER", "SCHEMA"],
-            lambda row: [
-                row["destination"],
-                row["revision"],
-                row["accepted_at"],
-                row["publisher"],
-                f"{row['schema']} {row['schema_version']}".strip(),
+            [
+                "DESTINATION",
+                "#REVISION",
+                "@ACCEPTED AT",
+                "PUBLISHER",
+                ("SCHEMA", lambda row: f"{row['schema']} {row['schema_version']}".strip()),
             ],
             ["SCHEMA", "PUBLISHER", "ACCEPTED AT"],
         )

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from maxam.cli.completion import principals as principal_names
-from maxam.cli.options import json_option, limit_option, listing_option, print_rows, with_credentials
-from maxam.cli.repeating import watch_option
+from maxam.cli.options import json_option, listing, print_rows, with_credentials
 from maxam.https_client import Credentials, NotFoundError, Remote
 from maxam.terminal.groups import CommandGroup
 from maxam.terminal.moments import Duration
@@ -25,10 +24,7 @@ def principals() -> None:
 @click.option("--find", metavar="TEXT", help="List only principals with this text in their name or a capability.")
 @click.option("--unseen-for", type=Duration(), help="List only those that were not seen for this long, such as 30d.")
 @click.option("--expires-within", type=Duration(), help="List only those whose certificate expires within this time.")
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 def principals_list(
     credentials: Credentials,
     find: str | None,
@@ -54,23 +50,13 @@ def principals_list(
             as_json,
             [
                 "PRINCIPAL",
-                "CAPABILITIES",
-                "ADMIN",
-                "@LAST SEEN",
+                ("CAPABILITIES", lambda row: " ".join(row["capabilities"])),
+                ("ADMIN", lambda row: " ".join(row["admin"])),
+                ("@LAST SEEN", "last_seen_at"),
                 "@VALID UNTIL",
-                "#CERTIFICATES",
+                ("#CERTIFICATES", lambda row: len(row["certificates"])),
                 "#SESSIONS",
                 "#CONNECTED",
-            ],
-            lambda row: [
-                row["principal"],
-                " ".join(row["capabilities"]),
-                " ".join(row["admin"]),
-                row["last_seen_at"],
-                row["valid_until"],
-                len(row["certificates"]),
-                row["sessions"],
-                row["connected"],
             ],
             ["CERTIFICATES", "ADMIN", "SESSIONS", "CAPABILITIES"],
             names=["principal"],

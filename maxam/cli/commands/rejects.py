@@ -4,8 +4,7 @@ from datetime import datetime
 
 import click
 
-from maxam.cli.options import done, json_option, limit_option, listing_option, print_rows, with_credentials
-from maxam.cli.repeating import watch_option
+from maxam.cli.options import done, json_option, listing, print_rows, with_credentials
 from maxam.https_client import Credentials, Remote, reject_path
 from maxam.terminal.groups import LazyGroup
 from maxam.terminal.moments import SINCE_HELP, Moment
@@ -34,10 +33,7 @@ def rejects() -> None:
 @click.option("--destination", metavar="GLOB", help="List only SENDs to matching destinations.")
 @click.option("--result", metavar="CODE", help="List only SENDs with this result, such as schema-mismatch.")
 @click.option("--since", type=Moment(), help=f"List what was rejected since: {SINCE_HELP}")
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 def rejects_list(
     credentials: Credentials,
     principal: str | None,
@@ -60,16 +56,7 @@ def rejects_list(
             remote.pages("/v1/rejects", "rejects", limit=200, **parameters),
             limit,
             as_json,
-            ["ID", "@REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", "#BYTES", "REASON"],
-            lambda row: [
-                row["id"],
-                row["rejected_at"],
-                row["principal"],
-                row["destination"],
-                row["result"],
-                row["body_bytes"],
-                row["reason"],
-            ],
+            ["ID", "@REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", ("#BYTES", "body_bytes"), "REASON"],
             ["BYTES", "REJECTED AT", "RESULT"],
             shortened=["REASON"],
             names=["id"],

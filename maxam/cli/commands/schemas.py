@@ -147,17 +147,19 @@ def schemas_list(
         iter([_type_row(registry, name, released) for name in registry.types()]),
         limit,
         as_json,
-        ["TYPE", "MINORS", "COMPATIBILITY", "ENCODING", "#RULES", "NEWEST FINGERPRINT"],
-        lambda row: [
-            row["type"],
-            " ".join(
-                [f"({minor})" for minor in row["candidates"]]
-                + [v["minor"] + ("*" if v["released"] is False else "") for v in row["versions"]]
+        [
+            "TYPE",
+            (
+                "MINORS",
+                lambda row: " ".join(
+                    [f"({minor})" for minor in row["candidates"]]
+                    + [v["minor"] + ("*" if v["released"] is False else "") for v in row["versions"]]
+                ),
             ),
-            row["compatibility"],
-            " ".join(sorted({rule["encoding"] for rule in row["rules"]})) or "-",
-            len(row["rules"]),
-            row["versions"][0]["fingerprints"][registry.fingerprint],
+            "COMPATIBILITY",
+            ("ENCODING", lambda row: " ".join(sorted({rule["encoding"] for rule in row["rules"]})) or "-"),
+            ("#RULES", lambda row: len(row["rules"])),
+            ("NEWEST FINGERPRINT", lambda row: row["versions"][0]["fingerprints"][registry.fingerprint]),
         ],
         ["NEWEST FINGERPRINT", "COMPATIBILITY"],
         names=["type"],
@@ -169,14 +171,13 @@ def _list_rules(registry: Registry, limit: int | None, as_json: bool) -> None:
         iter([{"index": index, **rule_row(rule)} for index, rule in enumerate(registry.rules)]),
         limit,
         as_json,
-        ["#RULE", "DESTINATION", "SCHEMA", "ENCODING", "MINORS", "SHADOW"],
-        lambda row: [
-            row["index"],
-            row["destination"],
-            row["schema"],
-            row["encoding"],
-            " ".join(row["versions"]),
-            row["shadow"],
+        [
+            ("#RULE", "index"),
+            "DESTINATION",
+            "SCHEMA",
+            "ENCODING",
+            ("MINORS", lambda row: " ".join(row["versions"])),
+            "SHADOW",
         ],
         ["MINORS", "SHADOW", "ENCODING"],
     )

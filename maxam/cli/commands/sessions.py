@@ -8,8 +8,7 @@ from maxam.cli.confirming import END_SESSION, KICK_SESSIONS, ask, ask_many, dry_
 from maxam.cli.options import (
     done,
     json_option,
-    limit_option,
-    listing_option,
+    listing,
     note_incomplete,
     print_rows,
     with_credentials,
@@ -30,10 +29,7 @@ def sessions() -> None:
 @click.option("--principal", metavar="P", shell_complete=principals, help="List only sessions of this principal.")
 @click.option("--client-id", metavar="C", shell_complete=client_ids, help="List only sessions with this client-id.")
 @click.option("--find", metavar="TEXT", help="List only sessions with this text in principal, client-id or address.")
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 def sessions_list(
     credentials: Credentials,
     principal: str | None,
@@ -48,24 +44,22 @@ def sessions_list(
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/sessions", "sessions", limit=200, **parameters)
         expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
-        columns = ["PRINCIPAL", "CLIENT-ID", "CONNECTED", "DURABLE", "PEER", "@SINCE"]
         print_rows(
             rows,
             limit,
             as_json,
-            [*columns, "#SUBSCRIPTIONS", "#BEHIND BY", "#OWED", "#UN-ACKED", "#WINDOW"],
-            lambda row: [
-                row["principal"],
-                row["client_id"],
-                row["connected"],
-                row["durable"],
-                row["peer"],
-                row["connected_at"],
-                row["subscriptions"],
-                behind_by(row),
-                row["owed"],
-                row["unacked"],
-                row["window"],
+            [
+                "PRINCIPAL",
+                "CLIENT-ID",
+                "CONNECTED",
+                "DURABLE",
+                "PEER",
+                ("@SINCE", "connected_at"),
+                "#SUBSCRIPTIONS",
+                ("#BEHIND BY", behind_by),
+                "#OWED",
+                ("#UN-ACKED", "unacked"),
+                "#WINDOW",
             ],
             expendable,
             names=["principal", "client_id"],
@@ -121,10 +115,7 @@ def sessions_show(credentials: Credentials, principal: str, client_id: str, as_j
 
 @sessions.command("wills")
 @click.option("--principal", metavar="P", shell_complete=principals, help="List only last wills of this principal.")
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 def sessions_wills(credentials: Credentials, principal: str | None, limit: int | None, as_json: bool) -> None:
     """List the last wills of sessions, and when each is sent."""
     parameters = {} if principal is None else {"principal": principal}
@@ -133,16 +124,15 @@ def sessions_wills(credentials: Credentials, principal: str | None, limit: int |
             remote.pages("/v1/wills", "wills", limit=200, **parameters),
             limit,
             as_json,
-            ["PRINCIPAL", "CLIENT-ID", "DESTINATION", "#BODY BYTES", "#DELAY S", "ARMED", "#DUE IN S", "@SET AT"],
-            lambda row: [
-                row["principal"],
-                row["client_id"],
-                row["destination"],
-                row["body_bytes"],
-                row["delay_s"],
-                row["armed"],
-                row["due_s"],
-                row["set_at"],
+            [
+                "PRINCIPAL",
+                "CLIENT-ID",
+                "DESTINATION",
+                "#BODY BYTES",
+                "#DELAY S",
+                "ARMED",
+                ("#DUE IN S", "due_s"),
+                "@SET AT",
             ],
             ["SET AT", "BODY BYTES", "ARMED"],
             names=["principal", "client_id"],

@@ -11,7 +11,7 @@ from maxam.cli.options import (
     done,
     json_option,
     limit_option,
-    listing_option,
+    listing,
     note_incomplete,
     print_rows,
     with_credentials,
@@ -50,10 +50,7 @@ def subscriptions() -> None:
     shell_complete=client_ids,
     help="List only subscriptions of sessions with this client-id.",
 )
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 def subscriptions_list(
     credentials: Credentials, principal: str | None, client_id: str | None, limit: int | None, as_json: bool
 ) -> None:
@@ -62,26 +59,23 @@ def subscriptions_list(
         wanted = {"principal": principal, "client_id": client_id}
         parameters: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         rows = remote.pages("/v1/subscriptions", "subscriptions", limit=200, **parameters)
-        columns = ["PRINCIPAL", "CLIENT-ID", "ID", "GLOB", "ACK", "DURABLE", "#BEHIND BY"]
-        columns += ["#OWED", "#UN-ACKED", "#WINDOW", "#CONFLATED", "WHY"]
         print_rows(
             rows,
             limit,
             as_json,
-            columns,
-            lambda row: [
-                row["principal"],
-                row["client_id"],
-                row["id"],
-                row["glob"],
-                row["ack"],
-                row["durable"],
-                behind_by(row),
-                row["owed"],
-                row["unacked"],
-                row["window"],
-                row["conflated"],
-                why(row),
+            [
+                "PRINCIPAL",
+                "CLIENT-ID",
+                "ID",
+                "GLOB",
+                "ACK",
+                "DURABLE",
+                ("#BEHIND BY", behind_by),
+                "#OWED",
+                ("#UN-ACKED", "unacked"),
+                "#WINDOW",
+                "#CONFLATED",
+                ("WHY", why),
             ],
             ["WHY", "DURABLE", "ACK", *_EXPENDABLE],
             names=["principal", "client_id", "id"],

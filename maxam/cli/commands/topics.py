@@ -9,15 +9,14 @@ from maxam.cli.completion import destinations
 from maxam.cli.confirming import DELETE_TOPIC, DELETE_TOPICS, ask, ask_many, dry_run_option, yes_option
 from maxam.cli.options import (
     WHOLE,
+    Column,
     done,
     full_option,
     json_option,
-    limit_option,
-    listing_option,
+    listing,
     print_rows,
     with_credentials,
 )
-from maxam.cli.repeating import watch_option
 from maxam.counting import counted
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote, topic_path
@@ -56,10 +55,7 @@ def topics() -> None:
 @click.option("--where", metavar="SELECTOR", help="List only topics whose value satisfies a selector.")
 @click.option("--values", is_flag=True, help="Show values too, as far as the certificate may receive them.")
 @full_option
-@limit_option()
-@listing_option
-@watch_option
-@with_credentials
+@listing()
 def topics_list(
     credentials: Credentials,
     glob: str,
@@ -81,24 +77,23 @@ def topics_list(
     condition = {} if where is None else {"where": where}
     with Remote(credentials) as remote:
         rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower(), **condition)
-        columns = ["DESTINATION", "#REVISION", "@ACCEPTED AT", "PUBLISHER", "SCHEMA", "#BYTES", "@UNKNOWN SINCE"]
-        expendable = ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"]
+        columns: list[Column] = [
+            "DESTINATION",
+            "#REVISION",
+            "@ACCEPTED AT",
+            "PUBLISHER",
+            ("SCHEMA", lambda row: f"{row['schema']} {row['schema_version']}".strip() or f"({row['encoding']})"),
+            ("#BYTES", "body_bytes"),
+            "@UNKNOWN SINCE",
+        ]
+        if values:
+            columns.append((VALUE, lambda row: cell(_value_cell(row), None) if full else _value_cell(row)))
         print_rows(
             rows,
             limit,
             as_json,
-            [*columns, VALUE] if values else columns,
-            lambda row: [
-                row["destination"],
-                row["revision"],
-                row["accepted_at"],
-                row["publisher"],
-                f"{row['schema']} {row['schema_version']}".strip() or f"({row['encoding']})",
-                row["body_bytes"],
-                row.get("unknown_since") or "",
-                *([cell(_value_cell(row), None) if full else _value_cell(row)] if values else []),
-            ],
-            expendable,
+            columns,
+            ["SCHEMA", "PUBLISHER", "BYTES", "ACCEPTED AT"],
             WHOLE,
             optional=["@UNKNOWN SINCE"],
         )

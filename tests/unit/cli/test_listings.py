@@ -33,7 +33,7 @@ ROWS: list[dict[str, Any]] = [
 def listing(limit: int | None, as_json: bool) -> None:
     """List ROWS."""
     rows: Iterator[dict[str, Any]] = iter(ROWS)
-    print_rows(rows, limit, as_json, ["NAME", "#OWED"], lambda row: [row["name"], row["owed"]], names=["name", "up"])
+    print_rows(rows, limit, as_json, ["NAME", "#OWED"], names=["name", "up"])
 
 
 def shown(*arguments: str) -> Result:
