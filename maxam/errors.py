@@ -147,3 +147,10 @@ class ClientError(MaxamError):
     """Base of what the client raises."""
 
     code: ClassVar[str] = "client-failed"
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return the first error in a group of groups, or an error that is no group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

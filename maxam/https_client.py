@@ -184,9 +184,9 @@ class Remote:
     ) -> None:
         self._connection.close()
 
-    def get(self, path: str, **parameters: str | int) -> Any:  # noqa: ANN401 JSON of any shape
+    def get(self, path: str, **parameters: str | int | None) -> Any:  # noqa: ANN401 JSON of any shape
         """Return the JSON that the gateway holds under a path."""
-        answer = json.loads(self.text(f"{path}?{urlencode(parameters)}" if parameters else path))
+        answer = json.loads(self.text(_with_query(path, parameters)))
         if isinstance(answer, dict) and answer.get("incomplete") is True:
             self.incomplete = True
         return answer
@@ -195,7 +195,7 @@ class Remote:
         """Return what the gateway holds under a path, as it is."""
         return self._ask("GET", path)
 
-    def pages(self, path: str, rows: str, **parameters: str | int) -> Iterator[dict[str, Any]]:
+    def pages(self, path: str, rows: str, **parameters: str | int | None) -> Iterator[dict[str, Any]]:
         """Iterate over the rows of all pages of a listing."""
         while True:
             page = self.get(path, **parameters)
@@ -204,19 +204,20 @@ class Remote:
                 return
             parameters["after"] = page["next"]
 
-    def post(self, path: str, body: object = None, **parameters: str | int) -> Any:  # noqa: ANN401 as above
+    def post(self, path: str, body: object = None, **parameters: str | int | None) -> Any:  # noqa: ANN401 as above
         """Have something done, and return the gateway's answer. A body goes as JSON."""
         data = None if body is None else json.dumps(body).encode()
-        return json.loads(self._ask("POST", f"{path}?{urlencode(parameters)}" if parameters else path, data))
+        return json.loads(self._ask("POST", _with_query(path, parameters), data))
 
-    def put(self, path: str, body: bytes, **parameters: str | int) -> Any:  # noqa: ANN401 as above
+    def put(self, path: str, body: bytes, **parameters: str | int | None) -> Any:  # noqa: ANN401 as above
         """Have a body stored as it is, and return the gateway's answer."""
-        query = f"?{urlencode(parameters)}" if parameters else ""
-        return json.loads(self._ask("PUT", path + query, body, {"content-type": "application/octet-stream"}))
+        return json.loads(
+            self._ask("PUT", _with_query(path, parameters), body, {"content-type": "application/octet-stream"})
+        )
 
-    def delete(self, path: str, **parameters: str | int) -> None:
+    def delete(self, path: str, **parameters: str | int | None) -> None:
         """Have something deleted."""
-        self._ask("DELETE", f"{path}?{urlencode(parameters)}" if parameters else path)
+        self._ask("DELETE", _with_query(path, parameters))
 
     def _ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -315,6 +316,12 @@ def topic_path(destination: str) -> str:
 def history_path(destination: str) -> str:
     """Return the path of a topic's history."""
     return "/v1/history/" + quote(destination, safe="/")
+
+
+def _with_query(path: str, parameters: Mapping[str, str | int | None]) -> str:
+    """Return a path with the parameters that are not None."""
+    query = urlencode({name: value for name, value in parameters.items() if value is not None})
+    return f"{path}?{query}" if query else path
 
 
 def session_path(principal: str, client_id: str) -> str:

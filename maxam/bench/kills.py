@@ -16,10 +16,8 @@ from maxam.bench.output import console
 from maxam.bench.plan import Plan
 from maxam.bench.target import TlsFiles
 from maxam.client.addresses import Address
-from maxam.errors import MaxamError
 from maxam.failover.load import Identity, Load, Outage, Work
 from maxam.failover.outages import SHARES, TIMES, as_json, shown, summary
-from maxam.terminal.groups import first_error
 
 RATE: Final = 500.0
 _COMMAND_S: Final = 60.0  # for the command that kills
@@ -78,14 +76,7 @@ def kill_leader(plan: Plan, command: str, kills: int, as_text: bool) -> bool:
     """
     load = Load(_work(plan))
     output = console(to_stderr=as_text)
-    problem: MaxamError | None = None
-    lacking = 0
-    try:
-        lacking = trio.run(_run, load, plan, command, kills, output)
-    except* MaxamError as group:
-        problem = first_error(group)
-    if problem is not None:
-        raise problem
+    lacking = trio.run(_run, load, plan, command, kills, output)
     problems = _problems(load, lacking)
     if as_text:
         click.echo(json.dumps(_json(load, plan, problems)))

@@ -13,7 +13,7 @@ import trio
 from maxam.bridge.check import Finding, check
 from maxam.bridge.config import Configuration, read_configuration
 from maxam.bridge.process import Bridge, DoubledError, TakenOverError
-from maxam.errors import ConfigurationError
+from maxam.errors import ConfigurationError, first_error
 from maxam.exit_codes import ExitCode, exit_code_of
 from maxam.gateway.log import escape, start_logging
 from maxam.gateway.notify import notify
@@ -41,13 +41,7 @@ def run(path: Path, only_check: bool, output: str) -> None:
         expected, rest = group.split((TakenOverError, DoubledError))
         if expected is None or rest is not None:
             raise
-        _end(_replaced(_first(expected), configuration.venue.name), ExitCode.REPLACED)
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        _end(_replaced(first_error(expected), configuration.venue.name), ExitCode.REPLACED)
 
 
 def _replaced(error: BaseException, venue: str) -> str:

@@ -12,6 +12,7 @@ from maxam.conformance import connecting, publishing, resuming, subscribing
 from maxam.conformance.driver import BrokenPromiseError
 from maxam.conformance.server import Entry, Transport
 from maxam.conformance.stage import Plan, Promise, Stage
+from maxam.errors import first_error
 from maxam.pki.certificates import issue_development_certificates
 
 PROMISES: Final = {
@@ -106,16 +107,10 @@ async def play(plan: Plan, promise: Promise, seed: int, steps: Collection[int] |
         try:
             await promise.play(stage)
         except* BrokenPromiseError as errors:
-            reason = str(_first(errors))
+            reason = str(first_error(errors))
         played = stage.played
         tasks.cancel_scope.cancel()
     return Case(reason, played, transcript)
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def shrink(plan: Plan, promise: Promise, seed: int, case: Case) -> tuple[tuple[int, ...], Case]:

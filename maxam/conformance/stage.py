@@ -164,9 +164,9 @@ class Stage:
                 raise BrokenPromiseError(problem)
             await trio.sleep(POLL_S)
 
-    async def reconnected(self, before: int, server: Server | None = None) -> None:
+    async def reconnected(self, before: int) -> None:
         """Wait until the library is connected by a connection after the first `before`."""
-        at = server or self.server
+        at = self.server
         await self.until(lambda: at.live is not None and at.live.number > before, "the library has not connected again")
 
     async def equal(self, driver: Driver, subscription: str) -> None:

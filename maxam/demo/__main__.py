@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Final
 
 import click
-import trio
 from rich.console import Console
 
 from maxam.client import CertificateFileError, UnreachableError
 from maxam.config import load_settings
 from maxam.demo.bodies import read_registry
 from maxam.demo.options import machines_option, schemas_option, seconds_option
+from maxam.demo.processes import run_alone
 from maxam.demo.venue import Plan, play
 from maxam.errors import ConfigurationError, MaxamError
-from maxam.terminal.groups import Failure, error_line, first_error
+from maxam.terminal.groups import Failure, error_line
 from maxam.terminal.options import RenamedOption
 
 CONFIGURATION: Final = "maxam-dev.toml"
@@ -77,13 +77,10 @@ def main(
     if not address or not port.isdigit() or int(port) > 65535:
         raise click.UsageError(f"--server {gateway}: expected HOST:PORT, such as 127.0.0.1:61614")
     plan = Plan(address.strip("[]"), int(port), certificates, machines, rate, slow_ms / 1000, seconds)
-    problem: MaxamError | None = None
     good = False
     try:
-        good = trio.run(play, plan, read_registry(schemas), Console())
-    except* MaxamError as group:
-        problem = first_error(group)
-    if problem is not None:
+        good = run_alone(play, plan, read_registry(schemas), Console())
+    except MaxamError as problem:
         click.echo(error_line(problem), err=True)
         if isinstance(problem, UnreachableError):
             click.echo("Start the gateway first, in another terminal: make run", err=True)

@@ -23,10 +23,11 @@ from maxam.demo.cluster_screen import ClusterScreen, kill_table
 from maxam.demo.cluster_site import ClusterSite
 from maxam.demo.machines import Machine
 from maxam.demo.options import folder_option, machines_option, schemas_option, seconds_option
+from maxam.demo.processes import run_alone
 from maxam.errors import MaxamError
 from maxam.failover.load import Identity, Load, Work
 from maxam.failover.outages import as_json
-from maxam.terminal.groups import error_line, first_error
+from maxam.terminal.groups import error_line
 
 SETTLE_S: Final = 20.0  # for the last values, once publishing has ended
 READINGS: Final = "X/EGM.*.EGMMeterReading"
@@ -96,7 +97,6 @@ def main(
     After each kill a table shows how long clients waited, and how many accepted values the next leader does not have. The exit code
     is 1 if a value was lost, or came after a newer one.
     """
-    problem: MaxamError | None = None
     good = False
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not as_text
     if kills is None and not interactive:
@@ -106,11 +106,9 @@ def main(
     try:
         site = ClusterSite(folder.absolute(), schemas, members, lease_s, fronts)
         work = _work(site, schemas, machines, rate, publishers)
-        good = trio.run(_play, site, work, kills, quiet_s, seconds, interactive, as_text)
-    except* MaxamError as group:
-        problem = first_error(group)
-    if problem is not None:
-        click.echo(error_line(problem), err=True)
+        good = run_alone(_play, site, work, kills, quiet_s, seconds, interactive, as_text)
+    except MaxamError as error:
+        click.echo(error_line(error), err=True)
     sys.exit(0 if good else 1)
 
 

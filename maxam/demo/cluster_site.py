@@ -15,7 +15,7 @@ from maxam.cluster.engine import open_log
 from maxam.cluster.founding import found
 from maxam.cluster.log import LogLostError
 from maxam.demo.etcd_nodes import find_etcd, issue_etcd_certificates, node_commands
-from maxam.demo.own_folder import gateway_settings, kept_ports, make_folder
+from maxam.demo.own_folder import gateway_settings, kept_ports, make_folder, policy_text
 from maxam.demo.processes import START_TIMEOUT_S, Process, gateway_process
 from maxam.errors import MaxamError
 from maxam.https_client import Credentials, Remote, RemoteError
@@ -94,7 +94,7 @@ class ClusterSite:
         make_folder(folder)
         self.certificates: Final = folder / "certs"
         self._etcd: Final = folder / "etcd"
-        policy = _policy(_issue(self.certificates))
+        policy = policy_text(_issue(self.certificates), 'admin = ["replicate"]', "gateway")
         issue_etcd_certificates(self._etcd)
         ports = kept_ports(2 * NODES + 3 * count)
         commands = node_commands(program, self._etcd, self._etcd, ports[: 2 * NODES])
@@ -211,23 +211,6 @@ def _issue(folder: Path) -> dict[str, str]:
     gateway = Authority.read(folder).issue("gateway", *valid, ["127.0.0.1", "localhost"], link=True)
     gateway.write(folder, "gateway")
     return {**fingerprints, "gateway": gateway.fingerprint}
-
-
-def _policy(fingerprints: dict[str, str]) -> str:
-    text = """[capabilities.All]
-send = ["**"]
-receive = ["**"]
-
-[capabilities.Operations]
-admin = ["read", "write", "metrics"]
-
-[capabilities.Replication]
-admin = ["replicate"]
-"""
-    for name, fingerprint in fingerprints.items():
-        more = {"operator": ', "Operations"', "gateway": ', "Replication"'}.get(name, "")
-        text += f'\n[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint}"]\ncapabilities = ["All"{more}]\n'
-    return text
 
 
 def _configuration(

@@ -20,11 +20,11 @@ from maxam.demo.estate_screen import EstateScreen, Venue
 from maxam.demo.line import Line
 from maxam.demo.machines import Machine
 from maxam.demo.options import folder_option, machines_option, schemas_option, seconds_option
-from maxam.demo.processes import END_TIMEOUT_S, Process, end_all, gateway_process
+from maxam.demo.processes import END_TIMEOUT_S, Process, end_all, gateway_process, run_alone
 from maxam.demo.venue import run_machine
 from maxam.errors import MaxamError
 from maxam.failover.measures import HEADER, Published, Received
-from maxam.terminal.groups import error_line, first_error
+from maxam.terminal.groups import error_line
 
 VENUES: Final = ("V0071", "V0072", "V0073")
 CUT_VENUE: Final = 1  # index of the venue whose line is cut
@@ -58,14 +58,11 @@ def main(folder: Path, schemas: Path, machines: int, cut_s: float, quiet_s: floa
 
     The exit code is 1 if the centre does not have the newest value of each topic in the end.
     """
-    problem: MaxamError | None = None
     good = False
     try:
-        good = trio.run(_play, folder.absolute(), schemas, machines, (quiet_s, cut_s), seconds)
-    except* MaxamError as group:
-        problem = first_error(group)
-    if problem is not None:
-        click.echo(error_line(problem), err=True)
+        good = run_alone(_play, folder.absolute(), schemas, machines, (quiet_s, cut_s), seconds)
+    except MaxamError as error:
+        click.echo(error_line(error), err=True)
     sys.exit(0 if good else 1)
 
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from maxam.demo.own_folder import gateway_settings, kept_ports, make_folder
+from maxam.demo.own_folder import gateway_settings, kept_ports, make_folder, policy_text
 from maxam.pki.certificates import issue_development_certificates
 
 CENTRE: Final = "centre"
@@ -39,7 +39,7 @@ def make_estate(folder: Path, schemas: Path, venues: list[str]) -> dict[str, tup
             registry = site / "schemas" / "registry.toml"
             text = registry.read_text(encoding="utf-8")
             registry.write_text(text.replace('destination = "X/', 'destination = "*/'), encoding="utf-8")
-        (site / "policy.toml").write_text(_policy(fingerprints), encoding="utf-8")
+        (site / "policy.toml").write_text(policy_text(fingerprints, "bridge = true", "bridge"), encoding="utf-8")
         (site / "maxam.toml").write_text(_gateway(stomp, admin, name != CENTRE), encoding="utf-8")
     return ports
 
@@ -58,20 +58,3 @@ def write_bridge(folder: Path, venue: str, ports: dict[str, tuple[int, int]], li
 def _gateway(stomp: int, admin: int, bridge: bool) -> str:
     text = gateway_settings(stomp, admin, "server")
     return text + '\n[bridge]\nconfigs = ["bridge.toml"]\n' if bridge else text
-
-
-def _policy(fingerprints: dict[str, str]) -> str:
-    text = """[capabilities.All]
-send = ["**"]
-receive = ["**"]
-
-[capabilities.Operations]
-admin = ["read", "write", "metrics"]
-
-[capabilities.Bridge]
-bridge = true
-"""
-    for name, fingerprint in fingerprints.items():
-        more = {"operator": ', "Operations"', "bridge": ', "Bridge"'}.get(name, "")
-        text += f'\n[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint}"]\ncapabilities = ["All"{more}]\n'
-    return text

@@ -77,3 +77,21 @@ folder = "schemas"
 [journal]
 folder = "journal"
 """
+
+
+def policy_text(fingerprints: dict[str, str], capability: str, holder: str) -> str:
+    """Return a policy by which each principal may send and receive all, `operator` administers, and `holder` has a further capability."""
+    text = f"""[capabilities.All]
+send = ["**"]
+receive = ["**"]
+
+[capabilities.Operations]
+admin = ["read", "write", "metrics"]
+
+[capabilities.Further]
+{capability}
+"""
+    for name, fingerprint in fingerprints.items():
+        more = {"operator": ', "Operations"', holder: ', "Further"'}.get(name, "")
+        text += f'\n[[principals]]\nname = "{name}"\nfingerprints = ["{fingerprint}"]\ncapabilities = ["All"{more}]\n'
+    return text

@@ -2,19 +2,22 @@
 
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeVar, TypeVarTuple, Unpack, final
 
 import trio
 
-from maxam.errors import MaxamError
+from maxam.errors import MaxamError, first_error
 
 START_TIMEOUT_S: Final = 120.0
 END_TIMEOUT_S: Final = 20.0
 _LOOK_S: Final = 0.05
 _GATEWAY: Final = "from maxam.programs import gateway; gateway()"
+
+_Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 @final
@@ -94,3 +97,14 @@ async def end_all(processes: Iterable[Process]) -> None:
     async with trio.open_nursery() as nursery:
         for process in processes:
             nursery.start_soon(process.terminate)
+
+
+def run_alone(entry: Callable[[Unpack[_Arguments]], Awaitable[_Result]], *arguments: *_Arguments) -> _Result:
+    """Run an async function on trio. Raise the first MaxamError of its tasks without the groups around it."""
+    try:
+        return trio.run(entry, *arguments)
+    except BaseExceptionGroup as group:
+        expected, others = group.split(MaxamError)
+        if expected is None or others is not None:
+            raise
+        raise first_error(expected) from group

@@ -19,7 +19,7 @@ import trio
 from maxam.broker.broker import Broker
 from maxam.cluster import wire
 from maxam.config import Limits, Settings
-from maxam.errors import JournalError, MaxamError, ProtocolError
+from maxam.errors import JournalError, MaxamError, ProtocolError, first_error
 from maxam.front.answers import Answers
 from maxam.front.figures import FigureReader
 from maxam.front.loop import FrontLoop
@@ -331,16 +331,9 @@ def main() -> int:
     except* FrontLinkError:
         pass  # it ends with the gateway
     except* MaxamError as group:
-        log_event(logging.ERROR, "front-failed", error=_first(group))
+        log_event(logging.ERROR, "front-failed", error=first_error(group))
         code = 1
     return code
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _run(connected: socket.socket, taking: socket.socket) -> None:

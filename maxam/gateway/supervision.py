@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast, final
 
 import trio
 
+from maxam.errors import first_error
 from maxam.gateway.log import log_bug, log_event
 
 RESTART_S_MIN: Final = 1.0  # before the first restart; each further failure doubles the delay
@@ -120,6 +121,5 @@ class Supervisor:
 
 def _cause(error: BaseException) -> str:
     """Return type and text of an error; of a group, of the first error in it."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = first_error(error)
     return f"{type(error).__name__}: {error}"

@@ -226,7 +226,6 @@ def read_sealed(
     folder: str | os.PathLike[str],
     disk: Disk,
     began: Callable[[Segment], None] | None = None,
-    up_to: int | None = None,
 ) -> Iterator[Record]:
     """Yield the newest whole snapshot, then the sealed segments after it: the records of the next snapshot.
 
@@ -236,9 +235,8 @@ def read_sealed(
         folder: The journal's.
         disk: Where it is.
         began: Called with each segment before its first record, when the one before has been read to its end and found whole.
-        up_to: Revision at which a sealed segment ends. Nothing above it is read. None reads all.
 
     Raises:
         JournalDamagedError: Something is not what was written.
     """
-    return sealed_replay(folder, disk).records(sealed_only=True, began=began, up_to=up_to)
+    return sealed_replay(folder, disk).records(sealed_only=True, began=began)

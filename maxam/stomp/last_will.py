@@ -60,9 +60,9 @@ def read_will(headers: Mapping[bytes, bytes], limits: Limits) -> Will | None:
     return will
 
 
-def bad_will(reason: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> ProtocolError:
+def bad_will(reason: str) -> ProtocolError:
     """Return the ERROR for a will that cannot be set."""
-    return ProtocolError("bad will", f"The last will was refused: {reason}.", None, headers)
+    return ProtocolError("bad will", f"The last will was refused: {reason}.")
 
 
 def _body(headers: Mapping[bytes, bytes]) -> bytes:

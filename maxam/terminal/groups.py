@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from maxam.error_codes import code_of
-from maxam.errors import MaxamError
+from maxam.errors import MaxamError, first_error
 from maxam.exit_codes import ExitCode, exit_code_of
 from maxam.terminal.escaping import shown
 
@@ -60,20 +60,13 @@ class CommandGroup(click.Group):
         except BaseExceptionGroup as group:  # of a command with tasks
             if group.split((MaxamError, OSError))[1] is not None:
                 raise  # one of them is a defect
-            raise _reported(_first(group)) from None
+            raise _reported(first_error(group)) from None
         except (MaxamError, OSError) as error:
             raise _reported(error) from error
         except UnicodeEncodeError as error:
             if "surrogates" not in error.reason:
                 raise
             raise click.UsageError(shown(f"an argument is not UTF-8: {error.object!a}")) from error
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the first error in a group of groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _reported(error: BaseException) -> BaseException:
@@ -155,12 +148,6 @@ class Failure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the line."""
         click.echo(self.message, file=file, err=file is None)
-
-
-def first_error(group: BaseExceptionGroup[MaxamError]) -> MaxamError:
-    """Return the first error of a group, which may be within other groups."""
-    error = group.exceptions[0]
-    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def error_line(error: Exception, text: str = "") -> str:

@@ -1,8 +1,6 @@
 """The short forms of `make cluster-test` and `make partition-test`."""
 
-import os
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,11 +29,6 @@ def test_no_promise_is_broken_by_faults_of_processes(tmp_path: Path) -> None:
 def test_no_promise_is_broken_by_partitions() -> None:
     """The same while packets between parts of the cluster are dropped, in one direction or in both."""
     require_etcd()
-    problem = thin_line.missing()
-    if problem:
-        if os.environ.get("CI") and problem.startswith("not installed"):
-            pytest.fail(problem)
-        pytest.skip(problem)
-    sys.stdout.flush()
+    thin_line.require()
     faults = ",".join(f"{name}={count}" for name, count in CUTS.items())
     assert partitions.main(["--faults", faults, "--outage", str(OUTAGE_S)]) == 0

@@ -43,6 +43,26 @@ class ServedWorld:
             if not topic.change.deleted
         }
 
+    def do(self, step: tuple[Any, ...]) -> float:
+        """Do a step of a history. Return the time to wait after it."""
+        match step:
+            case ("send", sends):
+                for topic, body in sends:
+                    self.send(topic, body)
+            case ("cut",):
+                self.cut()
+            case ("forget",):
+                self.forget()
+            case ("restart", incarnation):
+                self.restart(incarnation)
+            case ("rights", rights):
+                self.grant(rights)
+            case ("wait", seconds):
+                return float(seconds)
+            case _:
+                raise AssertionError(step)
+        return 0.0
+
     def send(self, destination: str, body: bytes) -> None:
         """Have a value or a delete accepted, committed and delivered. Its header `h` has the body as text."""
         self._tick()

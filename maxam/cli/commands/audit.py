@@ -117,20 +117,19 @@ def _show_of_gateway(
     wanted: dict[str, str | None],
 ) -> None:
     """Show the last lines of the running gateway, and then each further one if they are to be followed."""
-    parameters: dict[str, str | int] = {name: text for name, text in wanted.items() if text is not None}
     most = limit or ROWS_MAX
     begin: dict[str, str | int] = {"tail": most} if since is None else {"since": since.isoformat()}
     with Remote(credentials) as remote:
         found: deque[dict[str, Any]] = deque(maxlen=most)
-        answer = remote.get(_LINES, **parameters, **begin)
+        answer = remote.get(_LINES, **wanted, **begin)
         found.extend(answer["lines"])
         while answer["next"] is not None:
-            answer = remote.get(_LINES, **parameters, after=answer["next"])
+            answer = remote.get(_LINES, **wanted, after=answer["next"])
             found.extend(answer["lines"])
         _print_lines(found, as_json)
         while follow:
             time.sleep(FOLLOW_S)
-            answer = remote.get(_LINES, **parameters, after=answer["last"])
+            answer = remote.get(_LINES, **wanted, after=answer["last"])
             for row in answer["lines"]:
                 if as_json:
                     print_json(row)

@@ -182,7 +182,7 @@ def cluster_handover(credentials: Credentials, to: str, as_json: bool) -> None:
     The gateway must lead. It ends with status 75 once the other member serves, and follows after its next start.
     """
     with Remote(credentials) as remote:
-        answer = remote.post("/v1/cluster/handover", None, **({"to": to} if to else {}))
+        answer = remote.post("/v1/cluster/handover", None, to=to)
     done(as_json, f"requested: {answer['member']} hands over", answer)
 
 

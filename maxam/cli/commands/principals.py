@@ -37,13 +37,12 @@ def principals_list(
 
     Uses of certificates are known since the start of the gateway. A certificate that was not used since then has no expiry here.
     """
-    parameters = {} if find is None else {"find": find}
     with Remote(credentials) as remote:
         since = _time(remote.get("/v1/principals", limit=1)["since"]) if unseen_for is not None else None
         now = datetime.now(UTC)
         if unseen_for is not None and since is not None and now - since < unseen_for:
             remark(f"the gateway started {since:%Y-%m-%d %H:%M} UTC: earlier uses are in the audit log only")
-        rows = remote.pages("/v1/principals", "principals", limit=200, **parameters)
+        rows = remote.pages("/v1/principals", "principals", limit=200, find=find)
         print_rows(
             _wanted(rows, now, unseen_for, expires_within),
             limit,

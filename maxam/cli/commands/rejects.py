@@ -44,16 +44,12 @@ def rejects_list(
     as_json: bool,
 ) -> None:
     """List rejected SENDs, the newest first."""
-    wanted = {
-        "principal": principal,
-        "destination": destination,
-        "result": result,
-        "since": None if since is None else since.isoformat(),
-    }
-    parameters = {name: text for name, text in wanted.items() if text is not None}
+    wanted = {"principal": principal, "destination": destination, "result": result}
     with Remote(credentials) as remote:
         print_rows(
-            remote.pages("/v1/rejects", "rejects", limit=200, **parameters),
+            remote.pages(
+                "/v1/rejects", "rejects", limit=200, **wanted, since=None if since is None else since.isoformat()
+            ),
             limit,
             as_json,
             ["ID", "@REJECTED AT", "PRINCIPAL", "DESTINATION", "RESULT", ("#BYTES", "body_bytes"), "REASON"],

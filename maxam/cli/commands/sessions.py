@@ -39,10 +39,8 @@ def sessions_list(
     as_json: bool,
 ) -> None:
     """List all sessions, in order of principal and client-id."""
-    wanted = {"principal": principal, "client_id": client_id, "find": find}
-    parameters = {name: text for name, text in wanted.items() if text is not None}
     with Remote(credentials) as remote:
-        rows = remote.pages("/v1/sessions", "sessions", limit=200, **parameters)
+        rows = remote.pages("/v1/sessions", "sessions", limit=200, principal=principal, client_id=client_id, find=find)
         expendable = ["WINDOW", "SINCE", "SUBSCRIPTIONS", "PEER", "DURABLE", "UN-ACKED", "OWED"]
         print_rows(
             rows,
@@ -118,10 +116,9 @@ def sessions_show(credentials: Credentials, principal: str, client_id: str, as_j
 @listing()
 def sessions_wills(credentials: Credentials, principal: str | None, limit: int | None, as_json: bool) -> None:
     """List the last wills of sessions, and when each is sent."""
-    parameters = {} if principal is None else {"principal": principal}
     with Remote(credentials) as remote:
         print_rows(
-            remote.pages("/v1/wills", "wills", limit=200, **parameters),
+            remote.pages("/v1/wills", "wills", limit=200, principal=principal),
             limit,
             as_json,
             [

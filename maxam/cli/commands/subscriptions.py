@@ -56,9 +56,7 @@ def subscriptions_list(
 ) -> None:
     """List all subscriptions, in order of principal, client-id and id."""
     with Remote(credentials) as remote:
-        wanted = {"principal": principal, "client_id": client_id}
-        parameters: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-        rows = remote.pages("/v1/subscriptions", "subscriptions", limit=200, **parameters)
+        rows = remote.pages("/v1/subscriptions", "subscriptions", limit=200, principal=principal, client_id=client_id)
         print_rows(
             rows,
             limit,

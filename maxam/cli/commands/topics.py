@@ -74,9 +74,8 @@ def topics_list(
     maxam-admin topics list 'X/EGM.*.EGMStatus' --where "status = 'ONLINE' AND meters.turnover > 1000"
     """  # noqa: D301 a mark of click's: the lines stay as they are
     values = values or full
-    condition = {} if where is None else {"where": where}
     with Remote(credentials) as remote:
-        rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower(), **condition)
+        rows = remote.pages("/v1/topics", "topics", glob=glob, limit=200, values=str(values).lower(), where=where)
         columns: list[Column] = [
             "DESTINATION",
             "#REVISION",
@@ -138,8 +137,7 @@ def topics_delete(
             done(as_json, destination, {"destination": destination})
             return
         ask(DELETE_TOPIC, destination, yes)
-        condition = {} if if_revision is None else {"if_revision": if_revision}
-        remote.delete(topic_path(destination), **condition)
+        remote.delete(topic_path(destination), if_revision=if_revision)
     done(as_json, f"deleted {destination}", {"destination": destination, "disposition": "accepted"})
 
 

@@ -12,7 +12,7 @@ from tests.benchmarks.brokers.broker import Broker, development_certificates, lo
 from tests.benchmarks.brokers.process import free_port, process
 
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-_CONFIG: Final = """
+CONFIGURATION: Final = """
 listeners.tcp = none
 stomp.listeners.tcp = none
 stomp.listeners.ssl.default = 127.0.0.1:{port}
@@ -59,7 +59,7 @@ def rabbitmq(cores: Collection[int], *, last_value: bool = False) -> Iterator[Br
         certificates = folder / "certs"
         development_certificates(certificates)
         port = free_port()
-        (folder / "rabbitmq.conf").write_text(_CONFIG.format(port=port, certificates=certificates))
+        (folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port, certificates=certificates))
         (folder / "enabled_plugins").write_text("[rabbitmq_stomp].\n")
         # A node with a name from the start, and a port that all nodes know, needs no epmd.
         arguments = (

@@ -22,6 +22,7 @@ from maxam.demo.cluster_site import ClusterSite
 from maxam.demo.own_folder import kept_ports
 from tests.benchmarks.brokers.broker import Broker, development_certificates, loopback
 from tests.benchmarks.brokers.process import process
+from tests.benchmarks.brokers.rabbitmq import CONFIGURATION
 
 NODES: Final = 3
 ROOT: Final = Path(__file__).parents[3]
@@ -169,26 +170,7 @@ cluster {{ name: bench, listen: "127.0.0.1:{routes[number]}", routes: [{others}]
 """
 
 
-_RABBITMQ_CONFIGURATION: Final = """
-listeners.tcp = none
-stomp.listeners.tcp = none
-stomp.listeners.ssl.default = 127.0.0.1:{port}
-stomp.tcp_listen_options.backlog = 4096
-stomp.tcp_listen_options.nodelay = true
-stomp.default_user = guest
-stomp.default_pass = guest
-ssl_options.cacertfile = {certificates}/ca.pem
-ssl_options.certfile = {certificates}/server.pem
-ssl_options.keyfile = {certificates}/server.key
-ssl_options.verify = verify_peer
-ssl_options.fail_if_no_peer_cert = true
-ssl_options.versions.1 = tlsv1.3
-vm_memory_high_watermark.absolute = 4GiB
-disk_free_limit.absolute = 100MB
-log.console = true
-log.console.level = warning
-log.file = false
-cluster_formation.peer_discovery_backend = classic_config
+_RABBITMQ_CONFIGURATION: Final = f"""{CONFIGURATION}cluster_formation.peer_discovery_backend = classic_config
 cluster_formation.classic_config.nodes.1 = n0@localhost
 cluster_formation.classic_config.nodes.2 = n1@localhost
 cluster_formation.classic_config.nodes.3 = n2@localhost

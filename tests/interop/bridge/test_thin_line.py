@@ -1,8 +1,5 @@
 """The short form of `make bridge-thin-line`."""
 
-import os
-import sys
-
 import pytest
 
 from tests.interop.bridge import thin_line
@@ -12,10 +9,5 @@ pytestmark = [pytest.mark.interop]
 
 def test_high_priorities_pass_a_line_that_loses_packets() -> None:
     """Over 1 Mbit/s with 2 % loss, twice as much load loses no newest value, and values of high priority do not wait."""
-    problem = thin_line.missing()
-    if problem:
-        if os.environ.get("CI") and problem.startswith("not installed"):
-            pytest.fail(problem)
-        pytest.skip(problem)
-    sys.stdout.flush()
+    thin_line.require()
     assert thin_line.main(["--seconds", "8"]) == 0

@@ -30,27 +30,6 @@ def note(kept: dict[str, bytes], change: Change[bytes]) -> None:
         kept[change.destination] = change.value
 
 
-def step_now(served: ServedWorld, step: tuple[Any, ...]) -> float:
-    """Do a step. Return the time to wait after it."""
-    match step:
-        case ("send", sends):
-            for topic, body in sends:
-                served.send(topic, body)
-        case ("cut",):
-            served.cut()
-        case ("forget",):
-            served.forget()
-        case ("restart", incarnation):
-            served.restart(incarnation)
-        case ("rights", rights):
-            served.grant(rights)
-        case ("wait", seconds):
-            return float(seconds)
-        case _:
-            raise AssertionError(step)
-    return 0.0
-
-
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
@@ -80,7 +59,7 @@ def test_any_history_ends_equal(
             tasks.start_soon(follow, served, kept, maps)
             await anyio.sleep(1)  # the first connection must be made
             for step in (*steps, ("wait", 3 * SETTLED_S)):
-                await anyio.sleep(step_now(served, step))
+                await anyio.sleep(served.do(step))
             assert maps[0].synced
             tasks.cancel_scope.cancel()
         assert kept == dict(maps[0]) == wanted(served, options)
@@ -106,7 +85,7 @@ def test_any_history_of_the_face_without_async_ends_equal(
         client.values("X/**", type=bytes, sync=False, **options) as values,
     ):
         for step in (*steps, ("wait", 3 * SETTLED_S)):
-            client._thread.call(in_loop(partial(step_now, served, step)))
+            client._thread.call(in_loop(partial(served.do, step)))
             while (change := values.change(timeout_s=0)) is not None:
                 note(kept, change)
         values.sync()

@@ -266,22 +266,9 @@ def test_any_history_of_a_resuming_client_ends_equal(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keep, served, values)
             for step in (*steps, ("wait", 3 * SETTLED_S)):
-                match step:
-                    case ("send", sends):
-                        for topic, body in sends:
-                            served.send(topic, body)
-                    case ("cut",):
-                        served.cut()
-                    case ("forget",):
-                        served.forget()
-                    case ("restart", incarnation):
-                        served.restart(incarnation)
-                    case ("rights", rights):
-                        served.grant(rights)
-                    case ("wait", seconds):
-                        await anyio.sleep(seconds)
-                    case _:
-                        raise AssertionError(step)
+                pause_s = served.do(step)
+                if pause_s:
+                    await anyio.sleep(pause_s)
             tasks.cancel_scope.cancel()
         assert values == wanted(served, options)
 
