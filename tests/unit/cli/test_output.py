@@ -130,7 +130,7 @@ def test_columns_without_anything_go_without_a_word(
 
 def tables() -> Iterator[tuple[str, list[str], list[str]]]:
     """Find the tables of all commands whose titles stand in the code: where, titles, and those that a narrow terminal does without."""
-    places = {"print_table": (0, 2), "print_rows": (3, 5)}  # arguments
+    places = {"print_table": (0, 2), "print_rows": (3, 4)}  # arguments
     for path in sorted(Path(commands.__file__ or "").parent.glob("[!_]*.py")):
         module = importlib.import_module(f"maxam.cli.commands.{path.stem}")
         tree = ast.parse(path.read_text())
@@ -138,10 +138,10 @@ def tables() -> Iterator[tuple[str, list[str], list[str]]]:
             names: dict[str, list[str]] = {}
             for node in ast.walk(function):
                 match node:
-                    case ast.Assign(targets=[ast.Name(id="columns")], value=value):
+                    case ast.Assign(targets=[ast.Name(id="columns")], value=value) | ast.AnnAssign(
+                        target=ast.Name(id="columns"), value=ast.expr() as value
+                    ):
                         names["columns"] = value_of(value, module, names) or []
-                    case ast.AugAssign(target=ast.Name(id="columns"), value=value) if "columns" in names:
-                        names["columns"] = [*names["columns"], *(value_of(value, module, names) or [])]
             for node in ast.walk(function):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in places:
                     titles, without = (
@@ -158,7 +158,7 @@ def value_of(node: ast.expr, module: ModuleType, names: dict[str, list[str]]) ->
         found = eval(compile(ast.Expression(node), "titles", "eval"), vars(module) | names)  # noqa: S307 our own source
     except NameError:
         return None
-    return list(found)
+    return [one if isinstance(one, str) else one[0] for one in found]
 
 
 TABLES = list(tables())
