@@ -345,8 +345,26 @@ class UnsubscriptionRecord:
 Positions = tuple[tuple[bytes, int], ...]  # (destination, revision) pairs
 
 
-class _PositionsRecord:
-    """Topics of a durable subscription, each with a revision."""
+@final
+class AcknowledgementRecord:
+    """A durable subscription has seen these topics up to these revisions: whatever it owes of them at or below is settled."""
+
+    __slots__ = ("accepted_at_us", "client_id", "positions", "principal", "subscription", "target")
+
+    def __init__(
+        self, accepted_at_us: int, principal: str, client_id: str, subscription: bytes, positions: Positions
+    ) -> None:
+        self.accepted_at_us: Final = accepted_at_us
+        self.principal: Final = principal
+        self.client_id: Final = client_id
+        self.subscription: Final = subscription
+        self.positions: Final = positions
+        self.target: object | None = None  # the live subscription, for the broker that made the record
+
+
+@final
+class OwedRecord:
+    """A durable subscription owes the current change of these topics: a snapshot's exceptions below low water."""
 
     __slots__ = ("accepted_at_us", "client_id", "positions", "principal", "subscription")
 
@@ -358,26 +376,6 @@ class _PositionsRecord:
         self.client_id: Final = client_id
         self.subscription: Final = subscription
         self.positions: Final = positions
-
-
-@final
-class AcknowledgementRecord(_PositionsRecord):
-    """A durable subscription has seen these topics up to these revisions: whatever it owes of them at or below is settled."""
-
-    __slots__ = ("target",)
-
-    def __init__(
-        self, accepted_at_us: int, principal: str, client_id: str, subscription: bytes, positions: Positions
-    ) -> None:
-        super().__init__(accepted_at_us, principal, client_id, subscription, positions)
-        self.target: object | None = None  # the live subscription, for the broker that made the record
-
-
-@final
-class OwedRecord(_PositionsRecord):
-    """A durable subscription owes the current change of these topics: a snapshot's exceptions below low water."""
-
-    __slots__ = ()
 
 
 @final

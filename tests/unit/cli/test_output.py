@@ -137,11 +137,10 @@ def tables() -> Iterator[tuple[str, list[str], list[str]]]:
         for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
             names: dict[str, list[str]] = {}
             for node in ast.walk(function):
-                match node:
-                    case ast.Assign(targets=[ast.Name(id="columns")], value=value) | ast.AnnAssign(
-                        target=ast.Name(id="columns"), value=ast.expr() as value
-                    ):
-                        names["columns"] = value_of(value, module, names) or []
+                if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                    (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    if isinstance(target, ast.Name) and target.id == "columns":
+                        names["columns"] = value_of(node.value, module, names) or []
             for node in ast.walk(function):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in places:
                     titles, without = (
