@@ -1,13 +1,19 @@
-"""The Spark session that all tests of the pipeline share."""
+"""Fixtures of the pipeline's tests: the Spark session, and a clone for guides."""
 
+import json
 import os
+import shutil
+import string
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.spark.session import open_session
+
+REPOSITORY = Path(__file__).parents[2]
 
 # For every Spark that a test starts, here or as a process: such a Java lives for seconds, and its optimising compiler never pays.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -32,3 +38,20 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(f"no Spark: {error}")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def clone(tmp_path: Path, certificates: Path) -> Path:
+    """Lay out what a clone has after `make run`, except the gateway."""
+    folder = tmp_path / "clone"
+    (folder / "var").mkdir(parents=True)
+    (folder / "gateway").mkdir()
+    shutil.copytree(REPOSITORY / "schemas", folder / "schemas")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "examples").symlink_to(REPOSITORY / "docs" / "examples")
+    (folder / "certs-dev").symlink_to(certificates)
+    fingerprints = json.loads((certificates / "fingerprints.json").read_text(encoding="utf-8"))
+    template = (REPOSITORY / "certs-dev" / "policy-dev.template.toml").read_text(encoding="utf-8")
+    (folder / "policy-dev.toml").write_text(string.Template(template).substitute(fingerprints), encoding="utf-8")
+    (folder / "var" / "journal").symlink_to(folder / "gateway" / "journal")
+    return folder

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import shutil
-import string
 import subprocess
 import sys
 from pathlib import Path
@@ -20,23 +18,6 @@ from tests.pipeline.guide_process import GUIDE, REPOSITORY
 from tests.support.gateway_process import GatewayProcess
 
 GUIDE_TIMEOUT_S = 900  # on a machine that is busy
-
-
-@pytest.fixture
-def clone(tmp_path: Path, certificates: Path) -> Path:
-    """Lay out what a clone has after `make run`, except the gateway."""
-    folder = tmp_path / "clone"
-    (folder / "var").mkdir(parents=True)
-    (folder / "gateway").mkdir()
-    shutil.copytree(REPOSITORY / "schemas", folder / "schemas")
-    (folder / "docs").mkdir()
-    (folder / "docs" / "examples").symlink_to(REPOSITORY / "docs" / "examples")
-    (folder / "certs-dev").symlink_to(certificates)
-    fingerprints = json.loads((certificates / "fingerprints.json").read_text(encoding="utf-8"))
-    template = (REPOSITORY / "certs-dev" / "policy-dev.template.toml").read_text(encoding="utf-8")
-    (folder / "policy-dev.toml").write_text(string.Template(template).substitute(fingerprints), encoding="utf-8")
-    (folder / "var" / "journal").symlink_to(folder / "gateway" / "journal")
-    return folder
 
 
 @pytest.mark.slow
