@@ -400,7 +400,8 @@ def document() -> str:
         "One more test lets all libraries be silent together. The gateway then closes only a connection that",
         "promised heart-beats and sends none. All others stay and are served.",
         "",
-        "The programs to copy from are in `tests/interop/clients/`, one per library and 40 to 90 lines long.",
+        "The programs to copy are the [recipes](recipes/README.md). Those of this table are in",
+        "`tests/interop/clients/`.",
         "",
         "## What a user of each library must know",
     ]

@@ -1,0 +1,90 @@
+// Publish lines `DESTINATION JSON` of standard input, and print each change of a glob, with stompjs over mutual TLS.
+// Usage: node recipe.mjs HOST PORT CA CERTIFICATE KEY GLOB
+import { readFileSync } from 'node:fs';
+import { createInterface } from 'node:readline';
+import { setTimeout } from 'node:timers/promises';
+import { connect } from 'node:tls';
+import { Client, Versions } from '@stomp/stompjs';
+import { TCPWrapper } from '@stomp/tcp-wrapper';
+
+const [host, port, ca, cert, key, glob] = process.argv.slice(2);
+// The same CONNECT would get these again, or two programs would take the session from each other for ever.
+const FINAL = ['session taken over by a newer connection', 'unknown host', 'bad client-id'];
+
+class TLSWrapper extends TCPWrapper {
+  getSocket() {
+    return connect({
+      host, port, ca: readFileSync(ca), cert: readFileSync(cert), key: readFileSync(key),
+      checkServerIdentity: () => undefined, // the chain is checked, the name is not
+    });
+  }
+}
+
+const sent = new Map(); // destinations of SENDs without a RECEIPT
+const unsent = [];
+let failures = 0;
+let pauseMs = 0;
+let reason = 'connection lost';
+
+const client = new Client({
+  webSocketFactory: () => new TLSWrapper(host, port),
+  stompVersions: new Versions([Versions.V1_2]),
+  connectHeaders: { host: 'MAXVAPI', 'client-id': 'recipe-stompjs' },
+  heartbeatOutgoing: 10_000,
+  heartbeatIncoming: 10_000,
+  connectionTimeout: 15_000,
+  // Its own pause has no jitter: all clients of a restarted gateway would come back at once.
+  reconnectDelay: 1,
+  beforeConnect: () => setTimeout(pauseMs),
+  onConnect() { // also after a lost connection
+    console.log('connected');
+    failures = 0;
+    client.subscribe(glob, (message) => {
+      show(message);
+      message.ack(); // only then comes the next value of this topic
+    }, { id: 'all', ack: 'client', durable: 'true', 'accept-format': 'json' });
+    unsent.splice(0).forEach(publish);
+  },
+  onStompError(frame) {
+    reason = frame.headers.message;
+  },
+  onWebSocketError(event) {
+    reason = String(event.message);
+  },
+  onWebSocketClose() {
+    for (const topic of sent.values()) console.log('unknown', topic); // it may have been accepted
+    sent.clear();
+    if (FINAL.includes(reason)) {
+      console.log('closed', reason);
+      process.exitCode = 1;
+      process.stdin.destroy();
+      client.deactivate();
+      return;
+    }
+    if (!client.active) return; // after deactivate()
+    console.log('lost', reason);
+    reason = 'connection lost';
+    pauseMs = Math.random() * Math.min(30_000, 500 * 2 ** failures++);
+  },
+});
+
+function show(message) { // put the work of your program here
+  const body = new TextDecoder().decode(message.binaryBody);
+  console.log(body ? 'value' : 'deleted', message.headers.destination, body);
+}
+
+function publish(line) {
+  const [destination, body] = line.split(/ (.*)/s);
+  const receipt = crypto.randomUUID();
+  sent.set(receipt, destination);
+  client.watchForReceipt(receipt, ({ headers }) => {
+    sent.delete(receipt);
+    console.log(headers.disposition, destination, headers.result ?? '');
+  });
+  client.publish({ destination, body: body ?? '', headers: { receipt, 'content-type': 'application/json' } });
+}
+
+client.activate();
+createInterface({ input: process.stdin })
+  .on('line', (line) => (client.connected ? publish(line) : unsent.push(line)))
+  .on('close', () => client.deactivate()); // sends DISCONNECT and waits for its RECEIPT
