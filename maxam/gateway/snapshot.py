@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, final
 
@@ -34,11 +34,10 @@ from maxam.gateway.disk_budget import SnapshotSize, disk_bytes, retention_bytes_
 from maxam.gateway.log import log_event
 from maxam.journal import retention
 from maxam.journal.disk import Disk, OsDisk
-from maxam.journal.index import JournalIndexer, build, drop_strays, unindexed
+from maxam.journal.index import build, drop_strays, unindexed
 from maxam.journal.names import list_snapshots, sealed_segments
 from maxam.journal.replay import sealed_replay
 from maxam.journal.snapshots import SNAPSHOTS_KEPT, reserve_snapshots, write_snapshot
-from maxam.records import Record
 
 _LOOK_S: Final = 20.0  # how often the gateway checks for sealed segments
 _EXPIRE_LOOK_S: Final = 600.0  # how often it checks for segments that are too old or too many
@@ -73,11 +72,11 @@ def lagging(folder: str, disk: Disk) -> int:
     return sealed[-2].last if len(snapshots) < SNAPSHOTS_KEPT or snapshots[-2] < sealed[-2].last else 0
 
 
-def build_snapshot(folder: str, disk: Disk, limits: Limits, full: bool = False) -> str | None:
+def build_snapshot(folder: str, disk: Disk, limits: Limits, full: bool = False, urgent: bool = False) -> str | None:
     """Write a snapshot of everything that is sealed; return its path, None when nothing is new.
 
-    The segments that it reads get their indexes; then older ones do that have none. Where nothing is new and the disk is full, the
-    snapshot is the one that `lagging` asks for.
+    Where nothing is new and the disk is full, the snapshot is the one that `lagging` asks for. Segments without an index get it once the
+    snapshot is there, as indexes take longer than the snapshot. Those of an urgent build get it with the next build that is not.
 
     Raises:
         JournalError: The journal is damaged, or there is no room.
@@ -89,15 +88,10 @@ def build_snapshot(folder: str, disk: Disk, limits: Limits, full: bool = False) 
             return None
         replay = sealed_replay(folder, disk)
         return _write(folder, disk, summed_up(replay.records(sealed_only=True, up_to=end), limits), replay.floor)
-    indexer = JournalIndexer(folder, disk)
     replay = sealed_replay(folder, disk)
-    broker = summed_up(_indexed(replay.records(sealed_only=True, began=indexer.begin), indexer), limits)
-    indexer.end()
-    path = _write(folder, disk, broker, replay.floor)
-    if indexer.problem is None:
+    path = _write(folder, disk, summed_up(replay.records(sealed_only=True), limits), replay.floor)
+    if not urgent:
         _index_archive(folder, disk)
-    else:
-        sys.stderr.write(f"no index of a segment: {indexer.problem}\n")
     return path
 
 
@@ -107,12 +101,6 @@ def _write(folder: str, disk: Disk, broker: Broker, floor: int) -> str:
     revision, at_us = broker.committed_revision, broker.accepted_at_us
     marker = secrets.token_bytes(16)
     return write_snapshot(folder, disk, revision, broker.snapshot(), marker, at_us, broker.snapshot_floor())
-
-
-def _indexed(records: Iterable[Record], indexer: JournalIndexer) -> Iterator[Record]:
-    for record in records:
-        indexer.add(record)
-        yield record
 
 
 def _index_archive(folder: str, disk: Disk) -> None:
@@ -394,9 +382,9 @@ def main() -> int:
         OsDisk().lock(f"{folder}/snapshots/lock")
         limits = _limits(*sys.argv[2:5]) if len(sys.argv) > 4 else Limits()
         rules = retention.Rules(float(sys.argv[5]), int(sys.argv[6])) if len(sys.argv) > 6 else retention.Rules(0, 0)
-        build_and_expire(
-            folder, OsDisk(), limits, rules, int(sys.argv[8]) if len(sys.argv) > 8 else 0, FULL in sys.argv[9:]
-        )
+        now_us = int(sys.argv[8]) if len(sys.argv) > 8 else 0
+        words = sys.argv[9:]
+        build_and_expire(folder, OsDisk(), limits, rules, now_us, FULL in words, URGENT in words)
         if len(sys.argv) > 7:  # at once: what was removed has made room that publishers want too
             reserve_snapshots(folder, OsDisk(), int(sys.argv[7]))
     except BlockingIOError:
@@ -416,7 +404,13 @@ def _limits(dedup_s: str, delete_s: str, deletes: str) -> Limits:
 
 
 def build_and_expire(
-    folder: str, disk: Disk, limits: Limits, rules: retention.Rules, now_us: int = 0, full: bool = False
+    folder: str,
+    disk: Disk,
+    limits: Limits,
+    rules: retention.Rules,
+    now_us: int = 0,
+    full: bool = False,
+    urgent: bool = False,
 ) -> None:
     """Build a snapshot, then remove the segments of the rules. Remove them first if only that makes the room for the snapshot.
 
@@ -427,11 +421,11 @@ def build_and_expire(
         OSError: The disk fails.
     """
     try:
-        path = build_snapshot(folder, disk, limits, full)
+        path = build_snapshot(folder, disk, limits, full, urgent)
     except DiskFullError:
         if not _expire(folder, disk, rules, now_us):
             raise
-        path = build_snapshot(folder, disk, limits, full)
+        path = build_snapshot(folder, disk, limits, full, urgent)
     sys.stdout.write(f"{path or _NOTHING}\n")
     _expire(folder, disk, rules, now_us)
 

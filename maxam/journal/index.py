@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Final, final
 
-from maxam.errors import DiskFullError, JournalDamagedError
+from maxam.errors import JournalDamagedError
 from maxam.journal.decoding import Decoder
 from maxam.journal.disk import Disk, write_file
 from maxam.journal.encoding import CHECK_BYTES, SYNC_BYTES
@@ -75,7 +75,7 @@ class SegmentIndex:
 
 @final
 class IndexBuilder:
-    """Gathers the index of one sealed segment, while another reader reads the segment anyway."""
+    """Gathers the index of one sealed segment."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment: Final = segment
@@ -121,40 +121,6 @@ class IndexBuilder:
         disk.make_folder(f"{folder}/index")
         write_file(disk, index_path(folder, segment), [_encode(index, *_seal(segment, disk))])
         return index
-
-
-@final
-class JournalIndexer:
-    """Builds the indexes of the segments that one scan of the journal reads.
-
-    Attributes:
-        problem: Why it has stopped building indexes, for the log. None when all is well.
-    """
-
-    def __init__(self, folder: str, disk: Disk) -> None:
-        self._folder: Final = folder
-        self._disk: Final = disk
-        self._builder: IndexBuilder | None = None
-        self.problem: Exception | None = None
-
-    def begin(self, segment: Segment) -> None:
-        """Start the next segment: the one before was read to its end."""
-        self.end()
-        self._builder = None if self.problem else IndexBuilder(segment)
-
-    def add(self, record: Record) -> None:
-        """Add a record. Records before the first segment are a snapshot's and are ignored."""
-        if self._builder is not None:
-            self._builder.add(record)
-
-    def end(self) -> None:
-        """Finish the last segment: it was read to its end."""
-        if self._builder is not None:
-            try:
-                self._builder.write(self._folder, self._disk)
-            except (DiskFullError, OSError) as error:  # an index is worth no failure of what it is built beside
-                self.problem = error
-            self._builder = None
 
 
 def load(folder: str, segment: Segment, disk: Disk) -> SegmentIndex | None:

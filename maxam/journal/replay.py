@@ -1,7 +1,7 @@
 """Read back what a journal stores: the newest whole snapshot, then the segments after it, each block proven."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -63,7 +63,6 @@ class Replay:
     def records(
         self,
         sealed_only: bool = False,
-        began: Callable[[Segment], None] | None = None,
         up_to: int | None = None,
         following: bool = False,
     ) -> Iterator[Record]:
@@ -71,7 +70,6 @@ class Replay:
 
         Args:
             sealed_only: Leave out the open segment.
-            began: Called with each sealed segment before its first record.
             up_to: Revision at which a sealed segment ends. Nothing above it is read. None reads all.
             following: Several blocks of the open segment may be the remains of writes: any damage ends it.
 
@@ -100,7 +98,7 @@ class Replay:
             if segment.open:
                 yield from self._open_segment(segment, following)
             else:
-                yield from self._sealed_segment(segment, began)
+                yield from self._sealed_segment(segment)
         if decoder.revision < self._needed:
             raise self.damaged_snapshots[0]
         if sealed and sealed[-1].last < base == decoder.revision and not opened:
@@ -138,10 +136,8 @@ class Replay:
         decoder.revision = revision
         decoder.accepted_at_us = max(decoder.accepted_at_us, scanner.start.accepted_at_us)
 
-    def _sealed_segment(self, segment: Segment, began: Callable[[Segment], None] | None) -> Iterator[Record]:
+    def _sealed_segment(self, segment: Segment) -> Iterator[Record]:
         scanner = self._begin(segment)
-        if began is not None:
-            began(segment)
         yield from self._blocks(scanner, self._stake())
         if self._decoder.revision != segment.last:
             problem = f"it ends with revision {self._decoder.revision}"
@@ -225,7 +221,6 @@ def sealed_replay(folder: str | os.PathLike[str], disk: Disk) -> Replay:
 def read_sealed(
     folder: str | os.PathLike[str],
     disk: Disk,
-    began: Callable[[Segment], None] | None = None,
 ) -> Iterator[Record]:
     """Yield the newest whole snapshot, then the sealed segments after it: the records of the next snapshot.
 
@@ -234,9 +229,8 @@ def read_sealed(
     Args:
         folder: The journal's.
         disk: Where it is.
-        began: Called with each segment before its first record, when the one before has been read to its end and found whole.
 
     Raises:
         JournalDamagedError: Something is not what was written.
     """
-    return sealed_replay(folder, disk).records(sealed_only=True, began=began)
+    return sealed_replay(folder, disk).records(sealed_only=True)

@@ -13,8 +13,8 @@ import trio
 from maxam.config import JournalSettings, Limits
 from maxam.content import pack
 from maxam.gateway import snapshot
-from maxam.gateway.snapshot import Snapshots
-from maxam.journal.disk import OsDisk
+from maxam.gateway.snapshot import Snapshots, segments_since_snapshot
+from maxam.journal.disk import Disk, OsDisk
 from maxam.journal.files import Journal
 from maxam.journal.files import JournalSettings as FileSettings
 from maxam.journal.names import list_snapshots
@@ -77,14 +77,23 @@ def _builds() -> set[int]:
 
 def test_enough_sealed_segments_begin_a_build_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway checks for other reasons an hour later."""
+    looks: list[int] = []
+
+    def counted(folder: str, disk: Disk) -> int:
+        looks.append(segments_since_snapshot(folder, disk))
+        return looks[-1]
 
     async def run() -> None:
+        monkeypatch.setattr(snapshot, "segments_since_snapshot", counted)
         async with _building(tmp_path, monkeypatch) as journal:
             _seal(journal, _SEGMENTS - 1)
-            await trio.sleep(0.2)
+            while looks[-1:] != [_SEGMENTS - 1]:  # noqa: ASYNC110 - of another thread
+                await trio.sleep(0.02)
+            assert not _builds()
             assert list_snapshots(f"{tmp_path}/snapshots", OsDisk()) == []
             _seal(journal, 1)
             await _snapshot_at(tmp_path, _SEGMENTS)
+            assert len(list_snapshots(f"{tmp_path}/snapshots", OsDisk())) == 1
 
     trio.run(run)
 

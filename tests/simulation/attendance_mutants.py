@@ -31,7 +31,7 @@ ATTENDANCE_MUTANTS = (
     _mutant("snapshot without wills", wills, "            if found.stored is not None:\n                yield found.stored", "            if False:\n                yield found.stored", first=47),
     _mutant("end of a will is not replayed", wills, "        elif found is not None:\n", "        elif False:\n"),
     _mutant("end of a will outlives its change", operations, "type(operation) is WillRecord or (type(operation) is WillEndRecord and operation.fired)", "type(operation) is WillRecord", first=347),
-    _mutant("refused will stays", wills, "            found.current = None if found.cancelling else found.stored\n", "", first=87),
+    _mutant("refused will stays", wills, "            found.current = None if found.cancelling else found.stored\n", "", first=1143),
     _mutant("refused will goes on without ERROR", last_wills, "        session.connection.expel(_REFUSED)", "        pass"),
     _mutant("RECEIPT of a refused will", last_wills, "        session.connection.receipts.clear()\n        session.connection.receipts_bytes = 0\n", ""),
     _mutant("RECEIPT before the will is stored", last_wills, "        connection.position = max(connection.position, position)\n", "", first=221),

@@ -1,6 +1,5 @@
 """Indexes of segments: a topic that they deny is absent, they deny nothing without proof, and nothing needs them."""
 
-import errno
 import pickle
 from pathlib import Path
 
@@ -11,9 +10,8 @@ from maxam.errors import DiskFullError, JournalDamagedError
 from maxam.gateway.snapshot import build_snapshot
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
-from maxam.journal.index import JournalIndexer, SegmentIndex, build, drop_strays, load, unindexed
+from maxam.journal.index import SegmentIndex, build, drop_strays, load, unindexed
 from maxam.journal.names import Segment, sealed_segments
-from maxam.journal.replay import read_sealed
 from maxam.journal.verify import verify
 from maxam.records import AcknowledgementRecord, Record
 from tests.simulation.disk import SimulatedDisk
@@ -130,39 +128,11 @@ def test_a_damaged_segment_gets_no_index(disk: SimulatedDisk, segment: Segment) 
 
 
 def test_a_full_disk_leaves_nothing_of_an_index(disk: SimulatedDisk, segment: Segment) -> None:
-    """Without room an index is not built, and what is built beside it goes on."""
+    """Without room an index is not built."""
     disk.capacity = sum(map(len, disk.contents().values())) + 20
     with pytest.raises(DiskFullError):
         build(ROOT, segment, disk)
-    indexer = JournalIndexer(ROOT, disk)
-    for record in read_sealed(ROOT, disk, indexer.begin):
-        indexer.add(record)
-    indexer.end()
-    assert isinstance(indexer.problem, DiskFullError)
     assert disk.names(f"{ROOT}/index") == []
-    disk.faults[disk.calls + 1] = errno.EIO
-    indexer.begin(segment)
-    indexer.end()
-
-
-def test_one_pass_over_a_journal_builds_what_single_reads_build(disk: SimulatedDisk) -> None:
-    """The indexes that the snapshot's pass builds are those that `build` makes of each segment by itself."""
-    for n in range(3):
-        write_segment(disk, ROOT, TOPICS[n : 50 + n])
-    segments = sealed_segments(ROOT, disk)
-    assert unindexed(ROOT, disk) == segments[::-1]
-    alone = [build(ROOT, one, disk) for one in segments]
-    stored = {path: data for path, data in disk.contents().items() if path.endswith(".index")}
-    for path in stored:
-        disk.unlink(path)
-    indexer = JournalIndexer(ROOT, disk)
-    for record in read_sealed(ROOT, disk, indexer.begin):
-        indexer.add(record)
-    indexer.end()
-    assert indexer.problem is None
-    assert [load(ROOT, one, disk) for one in segments] == alone
-    assert {path: data for path, data in disk.contents().items() if path.endswith(".index")} == stored
-    assert unindexed(ROOT, disk) == []
 
 
 def test_indexes_go_with_their_segments(disk: SimulatedDisk, segment: Segment) -> None:
@@ -200,9 +170,12 @@ def test_an_empty_index_denies_everything() -> None:
 
 
 def test_a_snapshot_run_indexes_the_archive_too(tmp_path: Path) -> None:
-    """After a build every sealed segment has its index: those that the snapshot was made of, and older ones without."""
+    """After a build every sealed segment has its index, except after an urgent build, which leaves that to the next."""
     disk = OsDisk()
     folder = str(tmp_path)
+    write_segment(disk, folder, TOPICS)
+    assert build_snapshot(str(tmp_path), OsDisk(), Limits(), urgent=True)
+    assert unindexed(folder, disk) == sealed_segments(folder, disk)
     write_segment(disk, folder, TOPICS)
     assert build_snapshot(str(tmp_path), OsDisk(), Limits())
     for path in tmp_path.glob("index/*"):
@@ -210,4 +183,4 @@ def test_a_snapshot_run_indexes_the_archive_too(tmp_path: Path) -> None:
     write_segment(disk, folder, TOPICS[:9])
     assert build_snapshot(str(tmp_path), OsDisk(), Limits())
     assert unindexed(folder, disk) == []
-    assert [load(folder, one, disk) is not None for one in sealed_segments(folder, disk)] == [True, True]
+    assert [load(folder, one, disk) is not None for one in sealed_segments(folder, disk)] == [True] * 3
