@@ -173,6 +173,16 @@ class Rejection:
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
+@mypyc_attr(acyclic=True)
+class Named:
+    """An object that the broker keeps for a destination."""
+
+    __slots__ = ("destination",)
+
+    def __init__(self, destination: bytes) -> None:
+        self.destination: Final = destination
+
+
 @final
 @mypyc_attr(acyclic=True)
 class Change:

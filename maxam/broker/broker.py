@@ -340,6 +340,11 @@ class Broker:
         elif operation.on_done is not None:
             operation.on_done()
 
+    def replay_block(self, records: list[Record]) -> None:
+        """Apply the next records that recovery has read back."""
+        for record in records:
+            self.replay(record)
+
     def replay(self, record: Record) -> None:
         """Apply the next record that recovery has read back."""
         if type(record) is Change:

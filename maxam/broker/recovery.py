@@ -65,7 +65,7 @@ class Recovery:
         """Restore what goes with a stored change beside its value; return the change to apply, None if that was all."""
         self._log.head_revision = change.revision
         if self._table.sessions:
-            self._note_before(change.destination)
+            self._note_before(change)
         if change.deleted and not self._table.sessions and change.destination not in self._store.topics:
             self._log.committed_revision = change.revision  # a snapshot's tombstone: retained, or owed
             self._sequences.keep(change)
@@ -105,9 +105,10 @@ class Recovery:
         self._wills.restored(now_s)
         self._store.sort()
 
-    def _note_before(self, destination: bytes) -> None:
-        """Note what a topic that is about to change shows."""
-        topic = self._store.topics.get(destination)
+    def _note_before(self, change: Change) -> None:
+        """Note what the topic shows that is about to change."""
+        target = change.target
+        topic = target if type(target) is Topic else self._store.topics.get(change.destination)
         if topic is not None:
             self._routing.complete(topic)
             self._table.backfills.before_change(topic)

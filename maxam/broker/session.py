@@ -27,7 +27,7 @@ from maxam.broker.policy import Rights
 from maxam.broker.refinement import SCANNED, Refinement
 from maxam.broker.window import Stamp
 from maxam.globs import Glob
-from maxam.records import Change
+from maxam.records import Change, Named
 
 NOT_OWED: Final = -1
 _UNTIDY_MAX: Final = 1000  # entries of a replica's queue that are owed no longer, beside as many as are owed
@@ -44,7 +44,7 @@ OVERDUE: Final = -1  # its deadline has passed: its next change is reported
 
 @final
 @mypyc_attr(acyclic=True)
-class Topic:
+class Topic(Named):
     """The newest change of one destination, and the subscriptions that want the next.
 
     Attributes:
@@ -63,7 +63,6 @@ class Topic:
 
     __slots__ = (
         "change",
-        "destination",
         "epoch",
         "freshness",
         "permitted",
@@ -75,7 +74,7 @@ class Topic:
     )
 
     def __init__(self, destination: bytes, change: Change, routes: "list[Subscription]") -> None:
-        self.destination: Final = destination
+        super().__init__(destination)
         self.change = change
         self.routes = routes
         self.routed = 0

@@ -32,7 +32,6 @@ from maxam.journal.names import MEMBERSHIP, PROMOTION, RENEW
 
 _AHEAD_BYTES: Final = 1 << 20  # room of an open segment beyond its blocks: half a thousand small blocks and more
 _LINKED_BLOCK_BYTES: Final = 4_194_304  # without a limit, a slow disk makes blocks that are too large for an entry
-_RECORDS_PER_REPORT: Final = 10_000  # recovered between two checks whether to report progress: some 50 ms
 
 
 def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
@@ -62,13 +61,13 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
     journal = Journal.open(stored.folder, OsDisk(), how, sync_marker, "" if following else secrets.token_hex(8))
     broker = Broker(settings.limits, loaded.policy, loaded.registry)
     progress = StartProgress(time.monotonic)
+    gc.collect()
     gc.disable()  # what recovery makes stays: to search it for garbage again and again would take a third of the time
     try:
         progress.report("reading the journal")
-        for count, record in enumerate(journal.recover(following)):
-            broker.replay(record)
-            if count % _RECORDS_PER_REPORT == 0:
-                progress.report(f"recovering: revision {broker.committed_revision}")
+        for records in journal.recover_blocks(following, broker.store.topics):
+            broker.replay_block(records)
+            progress.report(f"recovering: revision {broker.committed_revision}")
         broker.backfills.run(broker.store, partial(progress.report, "recovering: durable subscriptions"))
     finally:
         gc.enable()
@@ -81,7 +80,6 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
     broker.incarnation = journal.incarnation
     if not following:
         journal.keep_schemas(loaded.registry.texts())
-    gc.collect()
     gc.freeze()  # recovered objects stay: a full collection that scans a million topics stops the loop for 50 ms
     log_event(
         logging.INFO,

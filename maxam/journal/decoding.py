@@ -1,6 +1,7 @@
 """Bytes to records: the contents of checked blocks, with equal identities, validations and topics shared."""
 
-from typing import Final, final
+from collections.abc import Mapping
+from typing import Final, cast, final
 
 from maxam.content import read_long, read_text, text, unpack_headers
 from maxam.journal.encoding import (
@@ -22,6 +23,7 @@ from maxam.records import (
     AcknowledgementRecord,
     Change,
     Identity,
+    Named,
     OwedRecord,
     Positions,
     Record,
@@ -54,6 +56,7 @@ class Decoder:
         "_deletions",
         "_destinations",
         "_identities",
+        "_known",
         "_validations",
         "accepted_at_us",
         "gapless",
@@ -61,12 +64,14 @@ class Decoder:
         "revision",
     )
 
-    def __init__(self, revision: int, accepted_at_us: int) -> None:
+    def __init__(self, revision: int, accepted_at_us: int, known: Mapping[bytes, Named] | None = None) -> None:
         """Start after a record.
 
         Args:
             revision: Of the change before.
             accepted_at_us: Of the record before.
+            known: A dict of the targets of changes, by destination. It may grow between two blocks. A change shares the
+                destination of its target. Without `known`, changes share destinations with each other.
         """
         self.revision = revision
         self.accepted_at_us = accepted_at_us
@@ -76,6 +81,7 @@ class Decoder:
         self._validations: Final[dict[bytes, Validation]] = {}
         self._deletions: Final[dict[bytes, Validation]] = {}
         self._destinations: Final[dict[bytes, bytes]] = {}
+        self._known: Final = None if known is None else cast("dict[bytes, Named]", known)  # its `get` is quick
 
     def decode(self, data: bytes, count: int) -> list[Record]:
         """Return the records of a block whose check was found right.
@@ -91,6 +97,8 @@ class Decoder:
         """
         records: list[Record] = []
         destinations = self._destinations
+        known = self._known
+        target: Named | None = None
         identities = self._identities
         gapless = self.gapless
         latest = self.accepted_at_us
@@ -110,7 +118,12 @@ class Decoder:
                 self._other_record(data, cursor, records)
                 continue
             destination = cursor.destination()
-            destination = destinations.setdefault(destination, destination)
+            if known is None:
+                destination = destinations.setdefault(destination, destination)
+            else:
+                target = known.get(destination)
+                if target is not None:
+                    destination = target.destination
             start = cursor.place
             kind = cursor.kind
             deleted = kind == KIND_DELETE
@@ -142,7 +155,9 @@ class Decoder:
                     validation.tombstone,
                 )
             content = data[cursor.headers : cursor.body_end]
-            records.append(Change(cursor.revision, at, destination, deleted, identity, judged, content, body_at))
+            change = Change(cursor.revision, at, destination, deleted, identity, judged, content, body_at)
+            change.target = target
+            records.append(change)
         cursor.require_end()
         self.revision = cursor.revision
         self.accepted_at_us = latest

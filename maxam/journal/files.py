@@ -15,7 +15,7 @@ release gets one at its next start. A start that gives a new one begins a segmen
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
@@ -28,7 +28,7 @@ from maxam.journal.names import RENEW
 from maxam.journal.replay import Replay
 from maxam.journal.segments import NOT_BEGUN, OpenSegment, SegmentExtent, SegmentFiles, TornTail, follows
 from maxam.journal.syncing import Reserve, Syncs
-from maxam.records import Record
+from maxam.records import Named, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +170,29 @@ class Journal:
         return self._committed.accepted_at_us
 
     def recover(self, following: bool = False) -> Iterator[Record]:
-        """Yield what is stored: the newest whole snapshot, then the segments after it. To be exhausted before anything is written.
+        """Yield what is stored, as `recover_blocks` does."""
+        for block in self.recover_blocks(following):
+            yield from block
 
-        A torn tail of the open segment is moved aside and put down in `torn_tails`.
+    def recover_blocks(
+        self, following: bool = False, known: Mapping[bytes, Named] | None = None
+    ) -> Iterator[list[Record]]:
+        """Yield the blocks of the newest whole snapshot, then those of the segments after it.
+
+        To be exhausted before anything is written. A torn tail of the open segment is moved aside and put down in `torn_tails`.
 
         Args:
             following: The journal follows another one. Several of its blocks can be torn, and it gets them again. So any damage of
                 the open segment counts as a torn tail.
+            known: As of `Decoder`.
 
         Raises:
             JournalDamagedError: Something else is not what was written.
             OSError: The disk fails.
         """
-        replay = Replay(self._folder, self._disk)
+        replay = Replay(self._folder, self._disk, known)
         self.damaged_snapshots = replay.damaged_snapshots
-        yield from replay.records(following=following)
+        yield from replay.blocks(following=following)
         self.incarnation = replay.incarnation
         self.floor = replay.floor
         self._committed = replay.position

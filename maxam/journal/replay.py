@@ -1,7 +1,7 @@
 """Read back what a journal stores: the newest whole snapshot, then the segments after it, each block proven."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -12,7 +12,7 @@ from maxam.journal.encoding import Position
 from maxam.journal.names import Segment, list_segments, list_snapshots
 from maxam.journal.scan import END_TAIL_BYTES, HEADER_BYTES, OTHER_VERSION, Scanner, end_position
 from maxam.journal.whole import OTHER_NAME, open_scanner, read_blocks, require_end, whole_snapshot
-from maxam.records import Record
+from maxam.records import Named, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Replay:
         open_end: The open segment, once it was read. None if there is none.
     """
 
-    def __init__(self, folder: str, disk: Disk) -> None:
-        """Prepare to read the journal of a folder."""
+    def __init__(self, folder: str, disk: Disk, known: Mapping[bytes, Named] | None = None) -> None:
+        """Prepare to read the journal of a folder. `known` is as of `Decoder`."""
         self._folder: Final = folder
         self._disk: Final = disk
-        self._decoder: Final = Decoder(0, 0)
+        self._decoder: Final = Decoder(0, 0, known)
         self._chain = 0
         self._needed = 0  # revision of a damaged snapshot: the head must not be below it
         self.incarnation = ""
@@ -66,7 +66,14 @@ class Replay:
         up_to: int | None = None,
         following: bool = False,
     ) -> Iterator[Record]:
-        """Yield what is stored.
+        """Yield what is stored, as `blocks` does."""
+        for block in self.blocks(sealed_only, up_to, following):
+            yield from block
+
+    def blocks(
+        self, sealed_only: bool = False, up_to: int | None = None, following: bool = False
+    ) -> Iterator[list[Record]]:
+        """Yield the records of each block that is stored.
 
         Args:
             sealed_only: Leave out the open segment.
@@ -121,7 +128,7 @@ class Replay:
             self._needed = max(self._needed, revision)
         return 0, ""
 
-    def _snapshot(self, path: str, revision: int) -> Iterator[Record]:
+    def _snapshot(self, path: str, revision: int) -> Iterator[list[Record]]:
         stake = "the values of all topics"
         decoder = self._decoder
         scanner = self._scanner(path)
@@ -136,7 +143,7 @@ class Replay:
         decoder.revision = revision
         decoder.accepted_at_us = max(decoder.accepted_at_us, scanner.start.accepted_at_us)
 
-    def _sealed_segment(self, segment: Segment) -> Iterator[Record]:
+    def _sealed_segment(self, segment: Segment) -> Iterator[list[Record]]:
         scanner = self._begin(segment)
         yield from self._blocks(scanner, self._stake())
         if self._decoder.revision != segment.last:
@@ -144,7 +151,7 @@ class Replay:
             raise self._damaged(JournalDamagedError(segment.path, scanner.size, problem), self._stake())
         self._chain = scanner.chain
 
-    def _open_segment(self, segment: Segment, following: bool) -> Iterator[Record]:
+    def _open_segment(self, segment: Segment, following: bool) -> Iterator[list[Record]]:
         stake = self._stake()
         size = self._disk.size(segment.path)
         try:
@@ -183,10 +190,9 @@ class Replay:
         end = end_position(self._disk.read(segment.path, max(0, size - END_TAIL_BYTES), END_TAIL_BYTES))
         return 0 if end is None or end.revision != segment.last else end.chain
 
-    def _blocks(self, scanner: Scanner, stake: str, sealed: bool = True) -> Iterator[Record]:
+    def _blocks(self, scanner: Scanner, stake: str, sealed: bool = True) -> Iterator[list[Record]]:
         try:
-            for records in read_blocks(scanner, self._decoder):
-                yield from records
+            yield from read_blocks(scanner, self._decoder)
             if sealed:
                 require_end(scanner)
         except JournalDamagedError as error:

@@ -5,6 +5,8 @@ times: first from the segments alone, then from a snapshot as the gateway's own 
 """
 
 import os
+import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,53 +29,75 @@ _BATCH: Final = 1000  # records of a block
 _DURABLE: Final = (b"X/EGM.Q.*7.EGMMeterReading", b"X/EGM.Q.000*", b"X/EGM.*")
 
 
-def build_journal(folder: Path, topics: int) -> None:
-    """Write a journal that holds N topics with a value each; sealed, as after a graceful stop."""
-    stored = Journal.open(folder, OsDisk(), JournalSettings(durable=False), os.urandom(16))
+def build_journal(folder: Path, topics: int, mib: int = 0, durable: int = len(_DURABLE), killed: bool = False) -> None:
+    """Write a journal in which N topics get a value each, in any order, and then random ones until it has a size.
+
+    Args:
+        folder: Of the journal.
+        topics: How many.
+        mib: Size of the journal. Less than the first values take adds nothing to them.
+        durable: Number of durable subscriptions. The last of three wants all topics.
+        killed: The open segment is left as by a process that was killed. Otherwise it is sealed, as after a graceful stop.
+    """
+    chance = random.Random(1)  # noqa: S311 - no secret
+    settings = JournalSettings(durable=False, ahead_bytes=1 << 20)
+    stored = Journal.open(folder, OsDisk(), settings, os.urandom(15) + b"\xff")
     list(stored.recover())
     publisher = Identity("publisher", "ab" * 32)
     validation = Validation("datum", "egm.EGMMeterReading_v1", "1.0", bytes(8))
     body = meter_reading(_BODY_BYTES)
     now_us = time.time_ns() // 1000
-    for start in range(1, topics + 1, _BATCH):
-        records: list[Record] = [
-            Change(n, now_us, b"X/EGM.Q.%07d.EGMMeterReading" % n, False, publisher, validation, *pack((), body))
-            for n in range(start, min(start + _BATCH, topics + 1))
-        ]
-        if start == 1:
-            records[:0] = [
-                SubscriptionRecord(now_us, "subscriber", f"durable-{n}", b"d", glob, eager=False)
-                for n, glob in enumerate(_DURABLE)
-            ]
-        stored.write(stored.encode(records))
-    stored.close()
+    names = [b"X/EGM.Q.%07d.EGMMeterReading" % n for n in range(topics)]
+    chance.shuffle(names)
+    records: list[Record] = [
+        SubscriptionRecord(now_us, "subscriber", f"durable-{n}", b"d", glob, eager=False)
+        for n, glob in enumerate(_DURABLE[:durable])
+    ]
+    revision = written = 0
+    while revision < topics or written < mib << 20:
+        for _ in range(_BATCH):
+            name = names[revision] if revision < topics else chance.choice(names)
+            revision += 1
+            records.append(Change(revision, now_us, name, False, publisher, validation, *pack((), body)))
+        block = stored.encode(records)
+        stored.write(block)
+        written += len(block.data)
+        records = []
+    stored.close(seal=not killed)
 
 
 def measure(journal: Path, runs: int) -> tuple[list[float], float, float]:
-    """Start a gateway on the journal so often; return seconds to its ready line, processor seconds and MiB resident then."""
+    """Start a gateway on copies of the journal so often; return seconds to its ready line, processor seconds and MiB resident then."""
     took_s = []
     cpu_s = []
     resident_mib = 0.0
     for _ in range(runs):
-        with gateway({0}, journal=journal) as running:
-            took_s.append(running.start_s)
-            cpu_s.append(running.cpu_s())
-            resident_mib = running.resident_mib()
+        with tempfile.TemporaryDirectory(prefix="maxam-recovery-") as name:
+            copy = shutil.copytree(journal, Path(name) / "journal")
+            with gateway({0}, journal=copy) as running:
+                took_s.append(running.start_s)
+                cpu_s.append(running.cpu_s())
+                resident_mib = running.resident_mib()
     return took_s, statistics.median(cpu_s), resident_mib
 
 
 @click.command("recovery")
 @click.option("--topics", default=1_000_000, help="Topics in the journal.")
+@click.option("--mib", default=0, help="Size of the journal in MiB. 0 stores one value for each topic.")
+@click.option("--durable", default=len(_DURABLE), help="Durable subscriptions (0 to 3).")
+@click.option("--killed", is_flag=True, help="Leave an open segment, as after kill -9.")
 @click.option("--runs", default=3, help="Starts of which the median is shown.")
-def recovery_command(topics: int, runs: int) -> None:
+def recovery_command(topics: int, mib: int, durable: int, killed: bool, runs: int) -> None:
     """Measure the time from start to ready with many topics, from segments and from a snapshot."""
     with tempfile.TemporaryDirectory(prefix="maxam-recovery-") as name:
         journal = Path(name)
-        build_journal(journal, topics)
+        build_journal(journal, topics, mib, durable, killed)
         _report("from segments alone", *measure(journal, runs))
         began_s = time.monotonic()
         subprocess.run(
-            [sys.executable, "-m", "maxam.gateway.snapshot", name], check=True, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "maxam.gateway.snapshot", name, "0", "0", "0", "0", "0", "0", "0", "urgent"],
+            check=True,
+            stdout=subprocess.DEVNULL,
         )  # our own command
         sys.stdout.write(f"{'snapshot built in':24} {time.monotonic() - began_s:6.2f} s\n")
         _report("from a snapshot", *measure(journal, runs))

@@ -61,10 +61,9 @@ class Machine:
         self._outcomes: list[Callable[[], object]] = []
         self.journal = Journal.open(FOLDER, disk, STORED, marker, marker[:8].hex())
         self.broker = Broker(settings.limits, sources.policy, sources.registry)
-        for record in self.journal.recover():
-            self.broker.replay(record)
-            if type(record) is Change and record.validation.schema_version:
-                self.judged.append(record)
+        for records in self.journal.recover_blocks(known=self.broker.store.topics):
+            self.broker.replay_block(records)
+            self.judged += [one for one in records if type(one) is Change and one.validation.schema_version]
         self.broker.recovered(loop.now_s, self.journal.head, self.journal.accepted_at_us, self.journal.floor)
         self.broker.incarnation = self.journal.incarnation
         self.journal.keep_schemas(sources.registry.texts())
