@@ -13,7 +13,7 @@ from multiprocessing import get_context
 
 from tests.simulation import bridges, cluster, cluster_venue, fronts
 from tests.simulation.overtaken import overtaken
-from tests.simulation.refined_histories import refined, selective
+from tests.simulation.refined_histories import as_json, refined, selective
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
 
@@ -37,6 +37,7 @@ KINDS: dict[str, Callable[[int], Mapping[str, int] | None]] = {
     "overtaken": _seeded(overtaken),
     "refined": _seeded(refined),
     "selective": _seeded(selective),
+    "json": _seeded(as_json),
     "venue": _venue,
     "bridges": lambda seed: bridges.simulate(seed).counted,
     "cluster": lambda seed: cluster.simulate(seed).counted,

@@ -40,6 +40,7 @@ class Mutant:
         refined: Only clients with refined subscriptions can notice it.
         attending: Only the simulation of a venue with last wills, presence and values that expire can notice it.
         selective: Only those with selectors, or those that take over sessions and see restored journals.
+        json: Only clients that get JSON can notice it.
         first: The seed to begin with. A mutant that is rarely noticed is searched for where it was noticed once.
     """
 
@@ -52,6 +53,7 @@ class Mutant:
     refined: bool = False
     selective: bool = False
     attending: bool = False
+    json: bool = False
 
     @property
     def compiled(self) -> bool:

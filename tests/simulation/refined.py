@@ -39,7 +39,12 @@ State = dict[str, tuple[int, bytes]]  # topic -> revision and body, which is emp
 
 @dataclass(frozen=True)
 class Asks:
-    """The headers of a SUBSCRIBE."""
+    """The headers of a SUBSCRIBE.
+
+    Attributes:
+        json: Ask for JSON.
+        fields: With `json`: the fields to get. Empty for all.
+    """
 
     ack: str = "auto"
     durable: bool = False
@@ -49,11 +54,15 @@ class Asks:
     changes_only: bool = False
     interval_ms: int = 0
     selector: str = ""
+    json: bool = False
+    fields: str = ""
 
     def __str__(self) -> str:
-        flags = [name for name in ("durable", "eager", "markers", "metadata", "changes_only") if getattr(self, name)]
+        flags = [
+            name for name in ("durable", "eager", "markers", "metadata", "changes_only", "json") if getattr(self, name)
+        ]
         every = [f"every{self.interval_ms}"] if self.interval_ms else []
-        return "-".join([self.ack, *flags, *every, *([self.selector] if self.selector else [])])
+        return "-".join([self.ack, *flags, *every, *([self.selector] if self.selector else []), self.fields])
 
 
 @dataclass(frozen=True)
@@ -278,6 +287,8 @@ class Reader:
             *([f"min-interval:{asks.interval_ms}"] if asks.interval_ms else []),
             *([f"since:{self.since}"] if self.since else []),
             *([f"selector:{asks.selector}"] if asks.selector else []),
+            *(["accept-format:json"] if asks.json else []),
+            *([f"fields:{asks.fields}"] if asks.fields else []),
         ]
         kept = self.kept[-1]
         self.subscribes += 1
@@ -533,6 +544,8 @@ class Reader:
         place = self.place
         topic, revision = frame.headers[b"destination"].decode(), int(frame.headers[b"message-id"])
         what = f"{revision} of {topic} on {self.name}"
+        if self.asks.json:
+            frame = self._as_sent(frame, topic, revision, what)
         found = [
             time_us for known, body, time_us in place.truth.get(topic, []) if (known, body) == (revision, frame.body)
         ]
@@ -568,6 +581,21 @@ class Reader:
             self.to_ack.append(frame)
         kept = self.kept[-1]
         self.kept.append(Kept(kept.state | {topic: (revision, frame.body)}, kept.position, kept.base, kept.rights))
+
+    def _as_sent(self, frame: Frame, topic: str, revision: int, what: str) -> Frame:
+        """Check that a value is the JSON of what was accepted, and return the MESSAGE with that body."""
+        headers = frame.headers
+        if not frame.body:
+            if b"content-type" in headers:
+                raise Violation(f"{what} has no value, but the headers {headers}")
+            return frame
+        about = headers.get(b"content-type"), headers.get(b"schema", b"").split(b" ")[0]
+        if about != (b"application/json", b"t.Reading_v1") or b"value-state" in headers:
+            raise Violation(f"{what} has the headers {headers}")
+        for known, body, _ in self.place.truth.get(topic, []):
+            if known == revision and body and selected.is_json_of(frame.body, body, self.asks.fields):
+                return Frame(frame.command, headers, body)
+        raise Violation(f"{what} is {frame.body!r}, which is not the JSON of what was accepted")
 
     def _check_metadata(
         self, frame: Frame, topic: str, revision: int, accepted_at_us: int, reason: str, what: str

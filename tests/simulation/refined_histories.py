@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from maxam.broker import scans, selected_routes
 from tests.simulation.refined import PADDING, TOPICS, Asks, Field, Reader, Row, bring_up_to_date, known_globs
-from tests.simulation.selected import COLOURS, LEVELS, SELECTORS, STATES
+from tests.simulation.selected import COLOURS, LEVELS, SELECTIONS, SELECTORS, STATES
 
 # All short histories.
 
@@ -134,6 +134,22 @@ def selective(rng: random.Random, length: int = 80) -> None:
         for number in range(rng.choice((1, 2, 2, 12))):
             selector = rng.choice((*SELECTORS, "", "state = 'ON'"))
             asks = replace(_any_asks(rng), selector=selector)
+            Reader(place, f"reader{number}", asks, rng.choice(("1", "2", "50")))
+        _play(rng, place, length, turbulent=rng.random() < 0.2)
+
+
+def as_json(rng: random.Random, length: int = 80) -> None:
+    """Do the same with clients that get JSON, all fields or some of them, beside others that get the bodies.
+
+    Raises:
+        Violation: A client got or has something that breaks a rule.
+    """
+    with known_globs(), patch.object(scans, "SCAN_TOPICS", rng.choice((0, 1000))):
+        place = Field(padding=rng.choice((b"", PADDING)), typed=True)
+        for number in range(rng.choice((2, 3, 8))):
+            asks = replace(_any_asks(rng), selector=rng.choice((*SELECTORS, "", "")), json=number > 0)
+            if number and (fields := rng.choice(SELECTIONS)):
+                asks = replace(asks, fields=fields, changes_only=False)  # the model compares whole values
             Reader(place, f"reader{number}", asks, rng.choice(("1", "2", "50")))
         _play(rng, place, length, turbulent=rng.random() < 0.2)
 

@@ -3,6 +3,7 @@
 Nothing here uses the selectors of the broker, nor its reader of bodies. Null is None, and a condition that is unknown is False.
 """
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -21,6 +22,7 @@ _MORE = [*_FIELDS, {"name": "level", "type": ["null", "long"], "default": None}]
 STATES = ("ON", "OFF", "IDLE")
 LEVELS = (None, 0, 1, 2)
 COLOURS = ("", "red", "blue")
+SELECTIONS = ("", "state", "number,level", "level", "number,state,padding")
 
 # Text, and when it is true.
 SELECTORS: dict[str, Callable[[Fields], bool]] = {
@@ -66,9 +68,26 @@ def decode(body: bytes, colour: str) -> Fields:
     return {"number": number, "state": state, "level": level, "colour": colour}
 
 
+def is_json_of(text: bytes, body: bytes, names: str) -> bool:
+    """Return True if a text is the JSON of these fields of a body, or of all if there are no names. A value without level has none."""
+    fields, padding = decode(body, ""), _padding(body)
+    expected = {"number": fields["number"], "state": fields["state"], "padding": base64.b64encode(padding).decode()}
+    if encode(fields["number"], fields["state"], None, padding, old=True) != body:
+        expected["level"] = fields["level"]
+    wanted = names.split(",") if names else expected
+    return bool(json.loads(text) == {name: one for name, one in expected.items() if name in wanted})
+
+
 def satisfies(selector: str, value: Fields | None) -> bool:
     """Return True if a change is delivered to a subscription with this selector, empty for none. A deleted topic has no value."""
     return value is not None and (not selector or SELECTORS[selector](value))
+
+
+def _padding(body: bytes) -> bytes:
+    _, at = _read(body, 0)
+    size, at = _read(body, at)
+    size, at = _read(body, at + size)
+    return body[at : at + size]
 
 
 def _long(number: int) -> bytes:

@@ -13,10 +13,11 @@ from tests.simulation import machine
 from tests.simulation.__main__ import main
 from tests.simulation.alike import alike
 from tests.simulation.attendance_mutants import ATTENDANCE_MUTANTS
+from tests.simulation.json_mutants import JSON_MUTANTS
 from tests.simulation.judging import each_of, outputs_of, require_noticed
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.overtaken import overtaken
-from tests.simulation.refined_histories import crowd, refined, selective
+from tests.simulation.refined_histories import as_json, crowd, refined, selective
 from tests.simulation.refined_mutants import REFINED_MUTANTS
 from tests.simulation.venue import simulate
 from tests.simulation.walks import directed, walk
@@ -61,6 +62,12 @@ def test_clients_with_selectors_end_equal_to_the_broker() -> None:
         selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
 
 
+def test_clients_that_get_json_end_equal_to_the_broker() -> None:
+    """The same with clients that get all fields or some as JSON: each value is the JSON of what was accepted."""
+    for seed in range(200):
+        as_json(random.Random(seed))  # noqa: S311 - a simulation, not a secret
+
+
 def test_a_thousand_clients_that_return_at_once_end_equal_to_the_broker() -> None:
     """With and without positions and selectors, after changes that some of them have seen."""
     crowd(random.Random(0))  # noqa: S311 - a simulation, not a secret
@@ -92,10 +99,12 @@ def test_simulated_worlds_are_not_idle() -> None:
     assert sum(attendance.expired for attendance in attendances) > 5
 
 
-@each_of((*MUTANTS, *REFINED_MUTANTS, *ATTENDANCE_MUTANTS))
+@each_of((*MUTANTS, *REFINED_MUTANTS, *ATTENDANCE_MUTANTS, *JSON_MUTANTS))
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed by the model or by the simulation."""
-    require_noticed(mutant, partial(_simulate, mutant), 1000 if mutant.refined or mutant.selective else 120)
+    require_noticed(
+        mutant, partial(_simulate, mutant), 1000 if mutant.refined or mutant.selective or mutant.json else 120
+    )
 
 
 def _simulate(mutant: Mutant, seed: int) -> None:
@@ -103,6 +112,8 @@ def _simulate(mutant: Mutant, seed: int) -> None:
     if mutant.attending:
         if seed % 2:  # as the others have no last wills
             simulate(seed)
+    elif mutant.json:
+        as_json(random.Random(seed))  # noqa: S311 - a simulation, not a secret
     elif mutant.selective:
         selective(random.Random(seed))  # noqa: S311 - a simulation, not a secret
     elif mutant.refined:

@@ -7,6 +7,7 @@ from tests.simulation.bridge_mutants import BRIDGE_MUTANTS
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.cluster_venue_mutants import CLUSTER_VENUE_MUTANTS
 from tests.simulation.fronts_mutants import FRONTS_MUTANTS
+from tests.simulation.json_mutants import JSON_MUTANTS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.refined_mutants import REFINED_MUTANTS
 
@@ -17,6 +18,7 @@ def test_each_mutant_quotes_a_text_that_is_there() -> None:
         *MUTANTS,
         *REFINED_MUTANTS,
         *ATTENDANCE_MUTANTS,
+        *JSON_MUTANTS,
         *BRIDGE_MUTANTS,
         *CLUSTER_MUTANTS,
         *CLUSTER_VENUE_MUTANTS,
