@@ -15,6 +15,11 @@ DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 # everything else that developers call run the tree, which is never compiled.
 MAXAM_CORE ?= auto
 INSTALLED := $(VENV)/maxam-$(MAXAM_CORE).stamp
+# The first `run` does not wait for the compiler: it starts the interpreted core, and the next `run` installs the wheel that was built
+# meanwhile. `demo`, in another terminal, leaves what is installed. $(call started,FILE) is INSTALLED once that or FILE is there.
+FIRST := $(VENV)/maxam-interpreted.stamp
+started = $(if $(filter auto,$(MAXAM_CORE)),$(if $(wildcard $(INSTALLED) $1),$(INSTALLED),$(FIRST)),$(INSTALLED))
+RUN := $(call started,$(VENV)/wheel-auto/stamp)
 # No process takes the tree because it was started here; and it takes the place of make's shell, so that whoever ends make ends it too.
 FROM_WHEEL := PYTHONSAFEPATH=1 exec
 # The benchmarks are in the tree and measure the wheel: started by its path, the program finds `tests` after what is installed.
@@ -27,10 +32,11 @@ BENCHMARKS := $(FROM_WHEEL) $(BIN)/python tests/benchmarks/__main__.py
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
-run: $(INSTALLED) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
+run: $(RUN) $(DEV_FILES) ## the gateway in the foreground on 127.0.0.1:61614, with its journal under var/
+	$(if $(filter-out $(INSTALLED),$(RUN)),@deploy/compile-later $(VENV))
 	$(FROM_WHEEL) $(BIN)/maxam-gateway --config maxam-dev.toml
 
-demo: $(INSTALLED) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber, after `make run` (DEMO_ARGS="--machines 50")
+demo: $(call started) $(DEV_FILES) ## a venue of machines, an eager and a slow subscriber, after `make run` (DEMO_ARGS="--machines 50")
 	$(FROM_WHEEL) $(BIN)/python -m maxam.demo $(DEMO_ARGS)
 
 .PHONY: demo-estate
@@ -267,13 +273,19 @@ $(DEV): requirements-dev.lock $(RUNTIME)
 	$(PIP) install --require-hashes --no-build-isolation --use-pep517 --requirement requirements-dev.lock
 	touch $@
 
+.PRECIOUS: $(VENV)/wheel-%/stamp
+$(VENV)/wheel-%/stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py' -o -path 'maxam/api/console/*' -type f)
+	rm -rf $(@D)
+	@echo "Building maxam.$(if $(filter-out interpreted,$*), A C compiler takes about a minute for its core.)"
+	MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(@D)
+	touch $@
+
 # One stamp says what was asked for, another what it came to, so that asking for that next builds nothing.
-$(VENV)/maxam-%.stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py' -o -path 'maxam/api/console/*' -type f)
+$(VENV)/maxam-%.stamp: $(VENV)/wheel-%/stamp
 	rm -rf $(VENV)/maxam-*.stamp $(VENV)/wheel
-	@echo "Building maxam. A C compiler takes about a minute for its core."
-	MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(VENV)/wheel
-	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel/maxam-*.whl
+	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel-$*/maxam-*.whl
+	ln -s wheel-$* $(VENV)/wheel
 	touch $@ $(VENV)/maxam-$$($(BIN)/python -I -m maxam.compiled).stamp
 
-$(DEV_FILES) &: certs-dev/make-certs certs-dev/policy-dev.template.toml | $(INSTALLED)
-	$(BIN)/python certs-dev/make-certs
+$(DEV_FILES) &: certs-dev/make-certs certs-dev/policy-dev.template.toml | $(RUNTIME)
+	PYTHONPATH=. $(BIN)/python -B certs-dev/make-certs

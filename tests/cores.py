@@ -59,6 +59,7 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/unit/terminal/test_escaping.py": "interpreted",
     "tests/unit/test_exit_codes.py": "interpreted",
     "tests/unit/test_extras.py": "interpreted",
+    "tests/unit/test_first_run.py": "interpreted",  # make
     "tests/web/": "interpreted",  # as above
 }
 
