@@ -223,6 +223,10 @@ pipeline: $(INSTALLED) $(DEV) ## .venv/bin/maxam-pipeline, with Spark and a Java
 pipeline-bench: $(INSTALLED) $(DEV) ## jobs of the pipeline on 10 and 20 million changes, 9 GB of disk (PIPELINE_ARGS="--records 1000000")
 	$(BENCHMARKS) pipeline $(PIPELINE_ARGS)
 
+.PHONY: pipeline-compare
+pipeline-compare: $(INSTALLED) $(DEV) ## latest and history beside DuckDB and plain Spark, 2 GB of disk (TABLES_ARGS="--duckdb venv/bin/python")
+	$(BENCHMARKS) pipeline-compare $(TABLES_ARGS)
+
 pack: $(INSTALLED) $(DEV) ## dist/: what a Spark cluster needs of maxam (docs/analyse/pipeline-cluster.md)
 	$(FROM_WHEEL) $(BIN)/python deploy/pack_pipeline.py dist
 

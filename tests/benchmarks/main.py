@@ -19,6 +19,7 @@ from tests.benchmarks.recovery import recovery_command
 from tests.benchmarks.refined import refined_command
 from tests.benchmarks.replicated import cluster_command
 from tests.benchmarks.suite import suite_command
+from tests.benchmarks.tables import tables_command
 from tests.benchmarks.web import web_command
 
 _COMMANDS: Final = (
@@ -28,6 +29,7 @@ _COMMANDS: Final = (
     grow_command,
     fronts_command,
     pipeline_command,
+    tables_command,
     holds_command,
     console_command,
     disk_command,

@@ -162,7 +162,7 @@ def measure(
         arguments = [measurement, str(journal), out, master, json.dumps(conf or {})]
         child = subprocess.Popen(  # ourselves
             [sys.executable, "-m", "tests.benchmarks.pipeline", *arguments],
-            env=_environment(),
+            env=child_paths(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -174,7 +174,7 @@ def measure(
         def look() -> None:
             nonlocal java_mib, python_mib
             while not ended.wait(_LOOK_S):
-                java, python = _held_mib(child.pid)
+                java, python = held_mib(child.pid)
                 java_mib, python_mib = max(java_mib, java), max(python_mib, python)
 
         looking = threading.Thread(target=look)
@@ -195,14 +195,14 @@ def measure(
     )
 
 
-def _environment() -> dict[str, str]:
+def child_paths() -> dict[str, str]:
     """Return an environment in which a Python process finds this maxam and, after it, `tests`."""
     environment = child_environment()
     environment["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).resolve().parents[2]}"
     return environment
 
 
-def _held_mib(pid: int) -> tuple[float, float]:
+def held_mib(pid: int) -> tuple[float, float]:
     """Return what Java processes below this one hold, and what all others do, this one included."""
     java = python = 0
     for member in tree(pid):

@@ -10,8 +10,10 @@ from rich.console import Console
 
 from maxam.bench.archive import write_archive
 from maxam.bench.bodies import SCHEMAS
+from maxam.bench.errors import LoadError
 from maxam.compiled import child_environment, core
 from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks import tables
 from tests.benchmarks.pipeline import Result, measure, print_results
 from tests.support.patience import PATIENCE_S
 
@@ -70,3 +72,19 @@ def test_the_table_tells_what_twice_the_data_took(capsys: pytest.CaptureFixture[
     assert ["scan", "1,000", "local[*]", "2.00", "500", "4.0", "100", "50"] in rows
     assert ["scan", "2,000", "local[*]", "5.00", "400", "10.0", "x", "2.50", "100", "50"] in rows
     assert ["latest", "2,000", "local[*]", "1.00", "2,000", "2.0", "100", "50"] in rows
+
+
+OUTLIVES = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.5: pass"], start_new_session=True)
+"""
+
+
+def test_a_command_counts_with_all_that_it_starts() -> None:
+    """The processor time of a process that outlives its command counts; a command that fails is an error with its output."""
+    used = tables.measure("a job", "us", [sys.executable, "-c", OUTLIVES])
+    assert used.cpu_s >= 0.5
+    assert used.took_s > 0
+    assert used.peak_mib > 0
+    with pytest.raises(LoadError, match="broken"):
+        tables.measure("a job", "us", [sys.executable, "-c", "raise SystemExit('broken')"])
