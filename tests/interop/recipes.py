@@ -23,12 +23,14 @@ class Recipe(NamedTuple):
     Attributes:
         command: Starts its program.
         probe: A command that ends with 0 where its library is installed.
+        admin: It connects over WebSocket to the admin listener.
         rejections_end: A rejected SEND costs it the connection.
         optional: Its tests are skipped where it is not built, in CI too. Its compiler is no package of the system.
     """
 
     command: tuple[str, ...]
     probe: tuple[str, ...]
+    admin: bool = False
     rejections_end: bool = False
     optional: bool = False
 
@@ -44,9 +46,21 @@ def _built(name: str) -> str:
     return f"{done.stdout.strip()}/{name}"
 
 
+_JARS: Final = BUILD.with_name("fetch-jars")
+
+
+def _spring() -> tuple[str, ...]:
+    """Return the command of the program that uses Spring, which Java compiles at each start."""
+    done = subprocess.run([_JARS, "--check"], capture_output=True, text=True, check=False)
+    options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{done.stdout.strip()}/*")
+    return ("java", *options, str(FOLDER / "spring" / "Recipe.java"))
+
+
 RECIPES: Final = {
     "python": Recipe((sys.executable, str(FOLDER / "python" / "recipe.py")), (sys.executable, "-c", "import stomp")),
     "stompjs": Recipe(_node("stompjs"), ("node", str(PROGRAMS / "stompjs.mjs"), "--probe")),
+    "rx-stomp": Recipe(_node("rx-stomp"), ("node", str(PROGRAMS / "rx_stomp.mjs"), "--probe"), admin=True),
+    "spring": Recipe(_spring(), ("sh", "-c", f"javac --version && {_JARS} --check")),
     "go-stomp": Recipe((_built("go-stomp"),), ("test", "-x", _built("go-stomp")), rejections_end=True),
     "rust": Recipe((_built("rust"),), ("test", "-x", _built("rust")), optional=True),
 }

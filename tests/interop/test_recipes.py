@@ -58,6 +58,13 @@ def require(name: str) -> None:
         pytest.skip(text)
 
 
+def port_of(name: str, gateway: GatewayProcess) -> int:
+    """Return the port that a recipe connects to."""
+    port = gateway.admin_port if RECIPES[name].admin else gateway.port
+    assert port is not None
+    return port
+
+
 def start(name: str, port: int, certificates: Path, ca: Path | None = None) -> RecipeProcess:
     """Start a recipe with the certificate `subscriber`."""
     files = (ca or certificates / "ca.pem", certificates / "subscriber.pem", certificates / "subscriber.key")
@@ -82,7 +89,7 @@ def text(count: int) -> str:
 def test_publishes_and_resumes(name: str, gateway: GatewayProcess, certificates: Path) -> None:
     """It reports accepted and rejected SENDs. After a cut it gets the newest value of each topic that changed, and no other."""
     with (
-        CuttingRelay(gateway.port) as line,
+        CuttingRelay(port_of(name, gateway)) as line,
         start(name, line.port, certificates) as recipe,
         RawClient(gateway, "publisher") as peer,
     ):
@@ -119,7 +126,7 @@ def test_publishes_and_resumes(name: str, gateway: GatewayProcess, certificates:
 
 def test_leaves_its_session_to_another_program(name: str, gateway: GatewayProcess, certificates: Path) -> None:
     """Taken over, it ends with an exit code, and does not take its session back."""
-    with start(name, gateway.port, certificates) as recipe:
+    with start(name, port_of(name, gateway), certificates) as recipe:
         recipe.expect("connected")
         with RawClient(gateway, "subscriber", client_id=f"recipe-{name}"):
             assert recipe.expect("closed") == TAKEOVER
@@ -131,7 +138,7 @@ def test_refuses_a_gateway_of_another_authority(
 ) -> None:
     """It sends nothing to a gateway whose certificate is not of its authority."""
     issue_development_certificates(tmp_path, dt.datetime.now(dt.UTC))
-    with start(name, gateway.port, certificates, tmp_path / "ca.pem") as recipe:
+    with start(name, port_of(name, gateway), certificates, tmp_path / "ca.pem") as recipe:
         recipe.expect("lost")
         recipe.expect("lost")
         assert "connected" not in recipe.lines
@@ -141,21 +148,24 @@ def test_refuses_a_gateway_of_another_authority(
 def test_keeps_heart_beats(gateway: GatewayProcess, certificates: Path) -> None:
     """Silent for longer than a client that breaks its word may be, each recipe stays. It leaves a silent gateway by itself."""
     with ExitStack() as stack:
-        line = stack.enter_context(CuttingRelay(gateway.port))
         recipes = []
+        lines = []
         for name in RECIPES:
             if RECIPES[name].optional and not installed(name):
                 continue
             require(name)
-            recipes.append(stack.enter_context(start(name, line.port, certificates)))
+            lines.append(stack.enter_context(CuttingRelay(port_of(name, gateway))))
+            recipes.append(stack.enter_context(start(name, lines[-1].port, certificates)))
         for recipe in recipes:
             recipe.expect("connected")
         silent = stack.enter_context(RawClient(gateway, "publisher", heart_beat="10000,10000"))
         assert silent.read().command == "ERROR"
         assert all(one == "connected" for recipe in recipes for one in recipe.lines)
-        line.mute()
+        for line in lines:
+            line.mute()
         for recipe in recipes:
             recipe.expect("lost")
-        line.unmute()
+        for line in lines:
+            line.unmute()
         for recipe in recipes:
             recipe.expect("connected")
