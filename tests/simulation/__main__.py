@@ -8,10 +8,12 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
+from unittest.mock import patch
 
-from tests.simulation import bridges, cluster, cluster_venue, fronts
+from tests.simulation import bridges, cluster, cluster_venue, fronts, machine
 from tests.simulation.overtaken import overtaken
 from tests.simulation.refined_histories import as_json, refined, selective
 from tests.simulation.venue import simulate
@@ -30,6 +32,12 @@ def _venue(seed: int) -> dict[str, int]:
     return {name: getattr(venue, name) for name in COUNTED}
 
 
+def venue_ahead(seed: int) -> dict[str, int]:
+    """Run the venue of a seed where the open segment ends in zeros."""
+    with patch.object(machine, "STORED", replace(machine.STORED, ahead_bytes=4096)):
+        return _venue(seed)
+
+
 # The forms of a seed. Some count what happens in them.
 KINDS: dict[str, Callable[[int], Mapping[str, int] | None]] = {
     "walk": _seeded(walk),
@@ -39,6 +47,7 @@ KINDS: dict[str, Callable[[int], Mapping[str, int] | None]] = {
     "selective": _seeded(selective),
     "json": _seeded(as_json),
     "venue": _venue,
+    "venue-ahead": venue_ahead,
     "bridges": lambda seed: bridges.simulate(seed).counted,
     "cluster": lambda seed: cluster.simulate(seed).counted,
     "cluster-venue": lambda seed: cluster_venue.simulate(seed).counted,

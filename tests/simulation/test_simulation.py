@@ -3,14 +3,12 @@
 import random
 import re
 import sys
-from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
 
 import pytest
 
-from tests.simulation import machine
-from tests.simulation.__main__ import main
+from tests.simulation.__main__ import main, venue_ahead
 from tests.simulation.alike import alike
 from tests.simulation.attendance_mutants import ATTENDANCE_MUTANTS
 from tests.simulation.json_mutants import JSON_MUTANTS
@@ -31,11 +29,10 @@ def test_what_must_hold_holds_whatever_fails(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(160, 240, 20))
-def test_what_must_hold_holds_with_room_ahead(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_must_hold_holds_with_room_ahead(first: int) -> None:
     """The same where the open segment ends in zeros."""
-    monkeypatch.setattr(machine, "STORED", replace(machine.STORED, ahead_bytes=4096))
     for seed in range(first, first + 20):
-        simulate(seed)
+        venue_ahead(seed)
 
 
 def test_who_shares_what_is_handed_out_reads_what_he_would_alone() -> None:
