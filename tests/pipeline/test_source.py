@@ -349,6 +349,17 @@ def test_spark_pushes_filters_down(spark: SparkSession, journal: Path) -> None:
     assert sorted(row.revision for row in found.select("revision").collect()) == [32, 33, 34, 35]
 
 
+def test_a_view_reads_a_journal_and_a_table_is_refused(spark: SparkSession, journal: Path) -> None:
+    """CREATE TEMPORARY VIEW works in SQL. CREATE TABLE shows what to use instead, as Spark gives its queries no path."""
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING maxam OPTIONS (path '{journal}')")
+    try:
+        assert spark.sql("SELECT max(revision) FROM seen").collect()[0][0] == LAST
+    finally:
+        spark.sql("DROP VIEW seen")
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept USING maxam OPTIONS (path '{journal}')")
+
+
 def test_a_query_that_fails_says_what_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     """Damage found while a task reads fails the query with file, byte and revisions in its text."""
     folder = tmp_path / "journal"

@@ -58,6 +58,7 @@ class Member:
     name: str
     aliases: tuple[str, ...]
     node: "Node"
+    default: str = ""  # JSON text; empty for none
     target: "Field | None" = None
 
 
@@ -114,12 +115,14 @@ class Field:
         version: Of that minor, empty when unknown.
         names: All names and aliases it was ever given.
         place: The place of its values.
+        default: JSON text of its default in the version that was merged last; empty for none.
     """
 
     name: str
     version: tuple[int, ...]
     names: set[str]
     place: "Place"
+    default: str = ""
 
 
 @final
@@ -308,7 +311,8 @@ def read_type(text: str) -> Node:
         node = Node(of.kind, of.label, of.aliases, size=of.size, symbols=of.symbols)
         node.parts = [written_out(branch, around) for branch in of.branches]
         for each in of.fields:
-            node.members.append(Member(each.name, each.aliases, written_out(each.type, (*around, of.name))))
+            default = json.dumps(each.default) if each.defaulted else ""
+            node.members.append(Member(each.name, each.aliases, written_out(each.type, (*around, of.name)), default))
         if _is_decimal(of):
             node.logical, node.precision, node.scale = of.logical, of.precision, of.scale
         elif (of.kind, of.logical) in _LOGICAL:
@@ -449,6 +453,7 @@ def _merge_fields(alternative: Alternative, node: Node, version: tuple[int, ...]
             target = member.target = Field(member.name, version, set(), Place())
             alternative.fields.append(target)
         target.names |= {member.name, *member.aliases}
+        target.default = member.default
         if target.name in member.aliases and (not version or version >= target.version):
             target.name, target.version = member.name, version
         _merge(target.place, member.node, version)

@@ -303,7 +303,7 @@ def history_command(
     and wherever it was killed. docs/analyse/pipeline-types.md specifies the column of each Avro type.
     """
     if follow and until_revision is not None:
-        raise click.UsageError("--follow and --until-revision exclude each other")
+        raise click.UsageError("--follow and --to-revision exclude each other")
     names = None if types is None else [name.strip() for name in types.split(",") if name.strip()]
     teller = _Teller(job, follow)
     with suppress(KeyboardInterrupt) if follow else nullcontext():

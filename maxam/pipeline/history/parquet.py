@@ -1,5 +1,6 @@
 """Spliced rows as Parquet files: one for each type and UTC day, written aside by one task."""
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 from maxam.journal.splice import Rows
 from maxam.pipeline.errors import PipelineError, unusable
 from maxam.pipeline.history.arrays import Reader, Slots, UnfitError, arrow_type
-from maxam.pipeline.history.columns import ColumnType, Node
+from maxam.pipeline.history.columns import ColumnType, Node, Place, unique_names
 
 DAY_US: Final = 86_400_000_000
 BATCH_ROWS: Final = 16_384  # read at once: more do not make it faster, and a tenth of it costs half as much again
@@ -37,12 +38,32 @@ _UNTYPED: Final = (
     ("schema_version", pa.string()),
     ("schema_fingerprint", pa.binary()),
 )
+DEFAULTS: Final = "maxam.defaults"
+"""Key of the metadata of a file: the defaults of its fields, as JSON. Rows of versions without a field are null there."""
 WRITING: Final = {
     "compression": "zstd",  # a quarter smaller than snappy at the same cost
     "compression_level": 1,
     "store_decimal_as_integer": True,  # as Spark does
     "store_schema": False,  # a reader gives strings where we had a dictionary, as the files have that were rewritten
 }
+
+
+def about(column: ColumnType) -> dict[str, str]:
+    """Return the metadata of a file: the defaults of its fields, as JSON."""
+    return {DEFAULTS: json.dumps(dict(_defaults(column.place(), "value")))}
+
+
+def _defaults(place: Place, path: str) -> Iterator[tuple[str, object]]:
+    """Yield the path of each field that has a default, such as `value.meters.reason`, and the default."""
+    names = place.member_names() if len(place.alternatives) > 1 else [""]
+    for name, of in zip(names, place.alternatives, strict=False):
+        inner = f"{path}.{name}" if name else path
+        if of.item is not None:
+            yield from _defaults(of.item, f"{inner}.{'element' if of.kind == 'array' else 'value'}")
+        for member, each in zip(unique_names([each.name for each in of.fields]), of.fields, strict=True):
+            if each.default:
+                yield f"{inner}.{member}", json.loads(each.default)
+            yield from _defaults(each.place, f"{inner}.{member}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +92,7 @@ class _Kind:
     """Rows of one schema.
 
     Attributes:
+        about: Metadata of their files.
         name: Of their type.
         rows: Those that were not read yet.
     """
@@ -84,6 +106,7 @@ class _Kind:
         self._between: Final = _UNTYPED if column is None else _TYPED
         value = pa.binary() if column is None else arrow_type(column.place())
         self.schema: Final = pa.schema([*_HEAD, *self._between, ("value", value)])
+        self.about: Final = {} if column is None else about(column)
 
     def read(self, parts: list[bytes]) -> tuple[Any, npt.NDArray[np.int64]]:
         """Return rows as a batch, and the bytes of each.
@@ -126,15 +149,16 @@ class _Kind:
 class _File:
     """One file being written."""
 
-    def __init__(self, path: Path, name: str, day: int, schema: Any) -> None:  # noqa: ANN401  # pyarrow has no types
+    def __init__(self, path: Path, kind: _Kind, day: int) -> None:
         self.path: Final = path
-        self.name: Final = name
+        self.name: Final = kind.name
         self.day: Final = day
         self.bytes = 0
         self._first = 1 << 62
         self._last = 0
         self._rows = 0
-        self.writer: Final = pq.ParquetWriter(str(path), schema, **WRITING)
+        self.writer: Final = pq.ParquetWriter(str(path), kind.schema, **WRITING)
+        self.writer.add_key_value_metadata(kind.about)
 
     def write(self, batch: Any, length: int) -> None:  # noqa: ANN401  # as above
         revisions = batch.column(0).to_numpy()
@@ -243,7 +267,7 @@ class Files:
                     self._finish([next(iter(self._open))])
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._count += 1
-                file = _File(self._folder / f"{self._count:06}.parquet", kind.name, day, kind.schema)
+                file = _File(self._folder / f"{self._count:06}.parquet", kind, day)
             self._open[kind.name, day] = file
             file.write(part, int(lengths[chosen].sum()))
             if file.bytes >= _FILE_BYTES:

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from maxam.pipeline.history.arrays import alternative_type, arrow_type
 from maxam.pipeline.history.columns import Alternative, ColumnType, Place, items_of
-from maxam.pipeline.history.parquet import BATCH_ROWS, WRITING
+from maxam.pipeline.history.parquet import BATCH_ROWS, WRITING, about
 from maxam.pipeline.history.table import Minors
 
 
@@ -33,12 +33,14 @@ class Widening:
         Raises:
             OSError: The older file cannot be read, or the new one cannot be written.
         """
-        older, younger = ColumnType(self._older).place(), ColumnType(self._minors).place()
+        merged = ColumnType(self._minors)
+        older, younger = ColumnType(self._older).place(), merged.place()
         source, target = self._files[number]
         with pq.ParquetFile(source) as file:
             columns = [pa.field(each.name, each.type) for each in file.schema_arrow if each.name != "value"]
             schema = pa.schema([*columns, pa.field("value", arrow_type(younger))])
             with pq.ParquetWriter(target, schema, **WRITING) as writer:
+                writer.add_key_value_metadata(about(merged))
                 for batch in file.iter_batches(BATCH_ROWS):
                     arrays = [batch.column(each.name) for each in columns]
                     value = widened(batch.column("value"), older, younger)

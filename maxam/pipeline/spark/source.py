@@ -525,6 +525,10 @@ def require_nothing_lost(problems: Iterable[Problem]) -> None:
 
 def _require_known(options: Mapping[str, str], known: tuple[str, ...]) -> None:
     unknown = {name.lower() for name in options} - {name.lower() for name in known}
+    if {"location", "owner"} <= unknown:  # what Spark's catalogue adds
+        raise PipelineError(
+            "CREATE TABLE cannot use maxam: Spark does not hand the path of a table to its queries. Use CREATE TEMPORARY VIEW"
+        )
     if unknown:
         raise PipelineError(f"unknown option {min(unknown)}; reading knows {', '.join(known)}")
 
