@@ -45,6 +45,11 @@ def digest(line: bytes) -> str:
     return sha256(line).hexdigest()
 
 
+def has_text(facts: dict[str, Any], text: str) -> bool:
+    """Return True if one of a line's values has a text, which is in lower case. Its place in the chain does not count."""
+    return any(text in str(value).lower() for name, value in facts.items() if name not in {"sequence", "previous"})
+
+
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """A line as somebody remembers it: its sequence and SHA-256."""

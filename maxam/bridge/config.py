@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from maxam.bridge.wishes import PRIORITIES, Plan, PlannedRoute
-from maxam.config import Limits, mistake_in, read_section, unknown
+from maxam.config import Limits, LogSettings, mistake_in, read_section, unknown
 from maxam.errors import ConfigurationError, GlobError
 from maxam.files import read_file
 from maxam.glob_sets import find_destination
@@ -17,7 +17,7 @@ from maxam.links import DOWN, ROUTES_MAX, STORE, TIMEOUT_S_MAX, UP, LinkRoute
 from maxam.setting_values import MistakeError, bounded
 from maxam.stomp.events import INTERVAL_MS_MAX, INTERVAL_MS_MIN
 
-SECTIONS: Final = ("from", "to", "bridge", "route")
+SECTIONS: Final = ("from", "to", "bridge", "log", "route")
 _STORE: Final = re.compile(r"[A-Za-z0-9_-]{1,16}")
 _LIMITS: Final = Limits()
 
@@ -68,6 +68,7 @@ class Configuration:
     centre: SideSettings
     bridge: BridgeSettings
     routes: tuple[RouteSettings, ...]
+    log: LogSettings
 
     def plan(self, host: str) -> Plan:
         """Return the configuration of the relay. `host` is the name of this machine."""
@@ -114,7 +115,7 @@ def _load(text: str, folder: Path) -> Configuration:
     for name in tables:
         if name not in SECTIONS:
             raise unknown(name, "section", f"[{name}]", name, SECTIONS)
-    for name in ("from", "to", "bridge"):
+    for name in ("from", "to", "bridge", "log"):
         if not isinstance(tables.get(name, {}), dict):
             raise MistakeError(name, f"{name}: expected a section [{name}]")
     rows = tables.get("route", [])
@@ -125,6 +126,7 @@ def _load(text: str, folder: Path) -> Configuration:
         read_section("to", SideSettings, tables.get("to", {}), folder),
         read_section("bridge", BridgeSettings, tables.get("bridge", {}), folder),
         tuple([read_section(f"route[{index}]", RouteSettings, row, folder) for index, row in enumerate(rows)]),
+        read_section("log", LogSettings, tables.get("log", {}), folder),
     )
     _check_sides(configuration)
     _check_routes(configuration)

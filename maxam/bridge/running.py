@@ -15,7 +15,7 @@ from maxam.bridge.config import Configuration, read_configuration
 from maxam.bridge.process import Bridge, DoubledError, TakenOverError
 from maxam.errors import ConfigurationError, first_error
 from maxam.exit_codes import ExitCode, exit_code_of
-from maxam.gateway.log import escape, start_logging
+from maxam.gateway.log import escape, set_log_format, start_logging
 from maxam.gateway.notify import notify
 
 
@@ -32,6 +32,7 @@ def run(path: Path, only_check: bool, output: str) -> None:
         configuration = read_configuration(path)
     except ConfigurationError as error:
         _end(str(error), exit_code_of(error))
+    set_log_format(configuration.log.format)
     if only_check:
         _report(trio.run(partial(check, configuration)), output)
         return

@@ -104,7 +104,14 @@ class AdminGroup(LazyGroup):
     """The commands of `maxam-admin`. Options of the connection may also follow a command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line, after moving options of the connection in front of the command."""
+        """Parse the command line, after moving options of the connection in front of the command.
+
+        `version` and `help COMMAND` mean `--version` and `COMMAND --help`.
+        """
+        if args[:1] == ["version"]:
+            args = ["--version", *args[1:]]
+        elif args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, self._reordered(ctx, args))
 
     def _reordered(self, ctx: click.Context, args: list[str]) -> list[str]:

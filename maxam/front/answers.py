@@ -11,7 +11,7 @@ from maxam.broker.delivery_state import delivery_state
 from maxam.broker.session import Session
 from maxam.errors import ProtocolError
 from maxam.gateway.clients import Clients
-from maxam.gateway.listings import connection_row, session_row, subscriptions_after
+from maxam.gateway.listings import connection_row, is_found, session_row, subscriptions_after
 from maxam.gateway.rates import Rates
 from maxam.gateway.staleness import Pace, Staleness, refinement_row
 from maxam.gateway.transport import Transport
@@ -70,11 +70,14 @@ class Answers:
     async def _of_connections(self, asked: dict[str, Any]) -> object:
         rows: list[dict[str, object]] = []
         numbered = sorted((one.number, one) for one in self._connections if one.number > asked["after"])
-        for number, client in numbered[: asked["most"]]:
+        for looked_at, (number, client) in enumerate(numbered, 1):
             if client in self._connections:
                 row = connection_row(client, self._rates.of(number), trio.current_time())
-                rows.append({"front": self._slot, **row})
-            if len(rows) % _SLICE == 0:
+                if is_found(row, asked["find"]):
+                    rows.append({"front": self._slot, **row})
+            if len(rows) == asked["most"]:
+                break
+            if looked_at % _SLICE == 0:
                 await trio.lowlevel.checkpoint()
         return rows
 

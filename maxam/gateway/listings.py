@@ -60,6 +60,11 @@ def connection_row(client: Transport, rates: Rates, now_s: float) -> dict[str, o
     }
 
 
+def is_found(row: dict[str, object], find: str) -> bool:
+    """Return True if principal, client-id or address of a connection's row has a text, which is in lower case."""
+    return not find or find in "\n".join(str(row[name] or "") for name in ("principal", "client_id", "address")).lower()
+
+
 def session_row(session: Session, client: Transport | None) -> dict[str, object]:
     """Return the row of a session without its staleness; `client` is its connection."""
     connection = session.connection

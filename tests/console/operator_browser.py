@@ -1,11 +1,13 @@
 """A real Chromium in front of the console, as an operator has it, that notes everything which must not happen."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
@@ -101,6 +103,23 @@ class OperatorPage:
     def _on_request(self, request: Request) -> None:
         if not request.url.startswith((self._origin + "/", "about:")):
             self._wrong.append(f"request: {request.url}")
+
+
+def go(page: Page, view: str) -> None:
+    """Go to another view of the page that is open, and wait until it is there: an address such as `sessions?find=a`."""
+    page.goto(page.url.split("#")[0] + f"#/{view}")
+    page.locator(f"main.view-{view.partition('?')[0]}").wait_for()
+
+
+def wait_for_answer(page: Page, **query: str) -> None:
+    """Wait until the rows of the listing are the answer to a query that has these parameters.
+
+    Needed between a filter that is filled and a click on a row. Until the gateway answers, the rows are those of the query before.
+    """
+    shown = page.locator("[data-shows]:visible").first
+    for pair in query.items():
+        asked = re.escape(urlencode([pair], safe="*"))
+        expect(shown).to_have_attribute("data-shows", re.compile(f"(^|&){asked}(&|$)"))
 
 
 @contextmanager

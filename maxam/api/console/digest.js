@@ -1,6 +1,6 @@
 /**
  * A value in one line, the most telling parts first. The order is: fields that change, fields in which topics of one schema differ,
- * lists, and the rest. Times come last, as their age has a column of its own. Values that came while the page was open show which
+ * lists, and the rest. Empty fields and times come last: the age has a column of its own. Values that came while the page was open show which
  * fields change.
  */
 
@@ -54,7 +54,7 @@ export class Digest {
 
 /** @param {Learned} learned @param {string} path @param {unknown} leaf */
 function rank(learned, path, leaf) {
-  if (leaf === null || (Array.isArray(leaf) && leaf.length === 0) || (typeof leaf === "string" && TIME.test(leaf))) return 4;
+  if (leaf === null || leaf === "" || (Array.isArray(leaf) && leaf.length === 0) || (typeof leaf === "string" && TIME.test(leaf))) return 4;
   if (Array.isArray(leaf)) return 2; // long, and mostly the same
   return learned.moving.has(path) ? 0 : learned.differing.has(path) ? 1 : 3;
 }

@@ -142,6 +142,7 @@ export class Grid {
   look(glob, pii) {
     this.#glob = glob;
     this.#pii = pii;
+    delete this.element.dataset.shows;
     this.#names = [];
     this.#known.clear();
     this.#unknown.clear();
@@ -224,6 +225,7 @@ export class Grid {
     names.splice(from, end - from, ...rows.destinations);
     if (!rows.more && rows.complete) this.#more = false;
     this.#complete = rows.complete;
+    if (rows.complete) this.element.dataset.shows = String(new URLSearchParams({ glob: window.glob }));
     this.#windowFrom = from;
     for (const row of rows.rows) this.#learn(row);
     this.#forget();
@@ -370,7 +372,7 @@ export class Grid {
     const spark = svg("path", { d: "" });
     const image = svg("svg", { viewBox: "0 0 60 16", class: "sparkline", "aria-hidden": "true" });
     image.append(spark);
-    const element = el("div", { class: "line", role: "row", id: `line-${this.#lines.length}` }, cells.name, cells.value, fields, cells.age);
+    const element = el("div", { class: "line", role: "row", id: `line-${this.#lines.length}`, hidden: true }, cells.name, cells.value, fields, cells.age);
     const holder = el("span", { class: "spark", role: "gridcell" });
     holder.append(image);
     add(element, holder, cells.publisher, cells.schema, cells.revision);

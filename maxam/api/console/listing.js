@@ -7,7 +7,7 @@ import { add, badge, el, fill } from "./dom.js";
 import { get, path } from "./api.js";
 import { Poll } from "./link.js";
 import { Table } from "./table.js";
-import { count } from "./text.js";
+import { count, plural } from "./text.js";
 
 const PAGE = 100;
 const REST_MS = 70; // of typing, before a filter is asked for
@@ -24,26 +24,48 @@ const PAGES_MAX = 10; // of 100 rows: more is for filters, and for maxam-admin
  * @property {(answer: any, rows: R[]) => Node | string | null} [summary]
  * @property {() => Node} empty
  * @property {boolean} [single] the route has no pages
+ * @property {(signal: AbortSignal) => Promise<Loaded<R>>} [load] reads the rows in another way than page by page
  * @property {(problem: import("./api.js").Problem) => Node} [refused] the element for a refusal
  */
 
-/** @template R */
+/**
+ * @template R
+ * @typedef {object} Loaded
+ * @property {any} answer the first page
+ * @property {R[]} rows
+ * @property {boolean} more whether the gateway has further rows
+ * @property {boolean} incomplete whether a front of the gateway did not answer
+ */
+
+/**
+ * Shows a listing. `data-shows` of its element is the query that its rows answer.
+ * @template R
+ */
 export class Listing {
   #pages = 1;
   #more = el("button", { type: "button", class: "quiet", click: () => this.#readMore() }, "Show more");
   #foot = el("p", { class: "foot" });
+  #waits = el("p", { class: "foot", hidden: true });
 
   /** @param {ListingOptions<R>} options */
   constructor(options) {
     this.options = options;
-    this.table = new Table(options.table);
+    this.table = new Table({ ...options.table, held: (waiting) => this.#held(waiting) });
     this.summary = el("p", { class: "summary", role: "status" });
     this.place = el("div", { class: "place" }, el("p", { class: "loading" }, "Asking the gateway …"));
-    this.element = el("div", { class: "listing" }, this.summary, this.place, this.#foot);
+    const extra = options.table.columns.filter((column) => column.kind?.includes("extra")).map((column) => column.title);
+    const narrow = extra.length ? el("p", { class: "foot narrow" }, `A wider window also shows ${extra.join(", ")}.`) : null;
+    this.element = el("div", { class: "listing" }, this.summary, this.place, narrow, this.#waits, this.#foot);
     this.poll = new Poll(
-      (signal) => this.#load(signal),
+      async (signal) => {
+        const shows = asked(options.query?.() ?? {});
+        return { shows, ...(await (options.load ?? ((given) => this.#load(given)))(signal)) };
+      },
       options.every_ms,
-      ({ answer, rows, more, incomplete }) => this.#show(answer, rows, more, incomplete),
+      ({ shows, answer, rows, more, incomplete }) => {
+        this.#show(answer, rows, more, incomplete);
+        this.element.dataset.shows = shows;
+      },
       (problem) => {
         fill(this.place, (options.refused ?? refusal)(problem));
         fill(this.summary);
@@ -59,10 +81,22 @@ export class Listing {
   /** Ask again from the first page, as with another filter. */
   restart() {
     this.#pages = 1;
+    this.refresh();
+  }
+
+  /** Ask again, and let rows come, go and move wherever the pointer is: the operator wants to see what changed. */
+  refresh() {
+    this.table.release();
     this.poll.again();
   }
 
-  /** @param {AbortSignal} signal */
+  /** @param {number} waiting rows that are not shown while the pointer is on the table */
+  #held(waiting) {
+    this.#waits.hidden = waiting === 0;
+    this.#waits.textContent = waiting ? `${plural(waiting, "further row")} will show when the pointer leaves the table.` : "";
+  }
+
+  /** @param {AbortSignal} signal @returns {Promise<Loaded<R>>} */
   async #load(signal) {
     /** @type {R[]} */
     const rows = [];
@@ -106,6 +140,12 @@ export class Listing {
   }
 }
 
+/** @param {Record<string, string | number | null | undefined>} query */
+function asked(query) {
+  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return String(new URLSearchParams(given.map(([name, value]) => [name, String(value)])));
+}
+
 /**
  * A box for a filter. `changed` is called when the typing rests.
  * @param {{label: string, placeholder: string, value: string, hint?: string, changed: (text: string) => void}} options
@@ -131,6 +171,47 @@ export function filterBox(options) {
     }
   });
   return input;
+}
+
+/** @type {[string, string][]} Choices of a time since when, in minutes, with their words. */
+export const PERIODS = [["", "All times"], ["15", "Last 15 minutes"], ["60", "Last hour"], ["1440", "Last 24 hours"]];
+
+/**
+ * The time that a choice of PERIODS means, to the minute. Null for all times.
+ * @param {string} minutes
+ */
+export function sinceOf(minutes) {
+  if (!(Number(minutes) > 0)) return null;
+  return new Date(Math.floor(Date.now() / 60_000 - Number(minutes)) * 60_000).toISOString();
+}
+
+/**
+ * A choice among a few values. One that is no longer offered stays while it is chosen.
+ * @param {string} label
+ * @param {[string, string][]} options values with their words
+ * @param {string} chosen
+ * @param {(value: string) => void} changed
+ */
+export function choice(label, options, chosen, changed) {
+  const element = el("select", { "aria-label": label, change: () => changed(element.value) });
+  let offered = "";
+  /** @param {[string, string][]} now */
+  const offer = (now) => {
+    const all = now.some(([value]) => value === chosen) ? now : [...now, /** @type {[string, string]} */ ([chosen, chosen])];
+    if (offered !== (offered = JSON.stringify(all))) fill(element, all.map(([value, word]) => el("option", { value }, word)));
+    element.value = chosen;
+  };
+  element.addEventListener("change", () => (chosen = element.value));
+  offer(options);
+  return {
+    element,
+    offer,
+    /** @param {string} value */
+    show(value) {
+      chosen = value;
+      offer(options);
+    },
+  };
 }
 
 /**

@@ -6,6 +6,7 @@ import { add, el, fill, icon, put } from "./dom.js";
 import { link, Poll } from "./link.js";
 import { age, time, zone } from "./text.js";
 import * as about from "./views/about.js";
+import * as audit from "./views/audit.js";
 import * as bridges from "./views/bridges.js";
 import * as cluster from "./views/cluster.js";
 import * as connections from "./views/connections.js";
@@ -50,6 +51,7 @@ const VIEWS = {
   connections: { title: "Connections", icon: "connections", key: "c", show: connections.show },
   problems: { title: "Cannot connect", icon: "problems", key: "n", show: problems.show },
   principals: { title: "Principals", icon: "principals", key: "p", show: principals.show },
+  audit: { title: "Audit log", icon: "audit", key: "u", show: audit.show },
   journal: { title: "Journal and backups", icon: "journal", key: "j", show: journal.show },
   about: { title: "About", icon: "about", key: "a", show: about.show },
 };

@@ -19,6 +19,7 @@ import { add, el, fill } from "./dom.js";
  * @property {(row: R) => string} key
  * @property {(row: R) => void} [open] by a click anywhere, or by the button in the first column
  * @property {(row: R) => string} [hint] what the button does, for those who do not see the row
+ * @property {(waiting: number) => void} [held] is called with the number of rows that wait while the pointer holds the others
  */
 
 /**
@@ -39,6 +40,7 @@ export class Table {
   #given = [];
   /** @type {HTMLTableCellElement[]} */
   #heads;
+  #over = false; // the pointer of a mouse is on the rows, which therefore stay where they are
   #sorted = -1; // place of the column that rows are sorted by
   #falls = false;
 
@@ -48,6 +50,16 @@ export class Table {
     this.#heads = options.columns.map((column, at) => el("th", { scope: "col", class: column.kind ?? "" }, column.sort ? el("button", { type: "button", class: "sort", title: "Sort the rows that are shown", click: () => this.#sort(at) }, column.title) : column.title));
     this.element = el("div", { class: "table", tabindex: 0, role: "region", "aria-label": options.label }, el("table", null, el("thead", null, el("tr", null, this.#heads)), this.#body));
     this.#body.addEventListener("keydown", (event) => this.#key(event));
+    this.#body.addEventListener("pointermove", (event) => (this.#over = event.pointerType === "mouse"));
+    this.#body.addEventListener("pointerleave", () => {
+      this.release();
+      this.show(this.#given);
+    });
+  }
+
+  /** Let rows move again, until the pointer moves over them. */
+  release() {
+    this.#over = false;
   }
 
   get size() {
@@ -55,15 +67,20 @@ export class Table {
   }
 
   /**
-   * Show these rows, in this order. Elements of rows that were there are kept, and with them the focus.
+   * Show these rows, in this order. Elements of rows that were there are kept, and with them the focus. Under the pointer no row comes,
+   * goes or moves.
    * @param {R[]} rows
    */
   show(rows) {
     const { columns, key } = this.options;
     this.#given = rows;
+    const names = new Set(rows.map(key));
+    if (!rows.length) this.release();
+    const held = this.#over && this.#rows.size > 0;
+    this.options.held?.(held ? rows.length - [...this.#rows.keys()].filter((name) => names.has(name)).length : 0);
     const gone = new Set(this.#rows.keys());
     let place = this.#body.firstElementChild;
-    for (const data of this.#inOrder(rows)) {
+    for (const data of held ? this.#inPlace(rows) : this.#inOrder(rows)) {
       const name = key(data);
       gone.delete(name);
       const json = JSON.stringify(data);
@@ -76,6 +93,7 @@ export class Table {
         columns.forEach((column, at) => add(row, el(at === 0 ? "th" : "td", { class: column.kind ?? "", scope: at === 0 ? "row" : null })));
       }
       known.data = data;
+      known.row.classList.toggle("gone", !names.has(name));
       if (known.json !== json) {
         known.json = json;
         const { row } = known;
@@ -109,7 +127,21 @@ export class Table {
       if (place === this.#sorted) head.setAttribute("aria-sort", this.#falls ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
+    this.release();
     this.show(this.#given);
+  }
+
+  /**
+   * The rows that are shown, where they are, with what is known of them now.
+   * @param {R[]} rows
+   */
+  #inPlace(rows) {
+    const now = new Map(rows.map((row) => [this.options.key(row), row]));
+    const places = new Map([...this.#rows].map(([name, known]) => [known.row, name]));
+    return [...this.#body.children].map((row) => {
+      const name = places.get(/** @type {HTMLTableRowElement} */ (row)) ?? "";
+      return now.get(name) ?? /** @type {Known<R>} */ (this.#rows.get(name)).data;
+    });
   }
 
   /** @param {R[]} rows */

@@ -10,6 +10,7 @@ from maxam.api.answers import Answer
 from maxam.api.description import COUNT, TEXT, Schema, described, listed, nullable, record, row_of
 from maxam.api.parameters import AFTER_NUMBER, LIMIT, moment, text, whole
 from maxam.api.routing import Call, Description, RouteSpec, at_a_time
+from maxam.audit_chain import has_text
 from maxam.gateway.audit import audit_folder
 from maxam.gateway.audit_reading import read_lines, sequence_before
 
@@ -29,6 +30,7 @@ _WANTED: Final = (
     text("principal", "only lines of this principal"),
     text("fingerprint", "only lines of this certificate"),
 )
+_FIND: Final = text("find", "only lines with this text in one of their values, in either case")
 
 
 @Description("The last line of the audit log: an anchor outside its folder", _HEAD)
@@ -44,17 +46,22 @@ async def _head(call: Call) -> Response:
         next=nullable(described(COUNT, "`after` of the next page; null at the end")),
         last=described(COUNT, "sequence of the last line that was searched: `after` to follow the log"),
     ),
-    (AFTER_NUMBER, _TAIL, _SINCE, LIMIT, *_WANTED),
+    (AFTER_NUMBER, _TAIL, _SINCE, LIMIT, *_WANTED, _FIND),
     text="A line is as it is in the file, with the facts of its event. A page searches 2,000 lines at most.",
 )
 async def _lines(call: Call) -> Response:
     folder, head = audit_folder(call.gateway.settings), call.gateway.audit.head.sequence
     wanted = {one.name: call[one] for one in _WANTED if call[one] is not None}
+    find = (call[_FIND] or "").lower()
     since_us = call[_SINCE]
     since = "" if since_us is None else datetime.fromtimestamp(since_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     def is_wanted(line: dict[str, Any]) -> bool:
-        return str(line.get("at")) >= since and all(line.get(name) == value for name, value in wanted.items())
+        return (
+            str(line.get("at")) >= since
+            and all(line.get(name) == value for name, value in wanted.items())
+            and (not find or has_text(line, find))
+        )
 
     def read() -> tuple[list[dict[str, Any]], int, bool]:
         after, tail = call[AFTER_NUMBER], call[_TAIL]

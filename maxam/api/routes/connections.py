@@ -29,12 +29,12 @@ from maxam.api.description import (
     record,
     row_of,
 )
-from maxam.api.parameters import AFTER_NUMBER, LIMIT
+from maxam.api.parameters import AFTER_NUMBER, LIMIT, text
 from maxam.api.routing import Call, Description, RouteSpec
 from maxam.avro.json.decoding import iso_time
 from maxam.gateway.access import AdminConnection
 from maxam.gateway.connect_problems import KINDS, OFTEN, OFTEN_S, ConnectProblem, advice_for
-from maxam.gateway.listings import STATES, STOMP, connection_row
+from maxam.gateway.listings import STATES, STOMP, connection_row, is_found
 from maxam.gateway.transport import Transport
 
 if TYPE_CHECKING:
@@ -73,12 +73,13 @@ CONNECTION: Final = record(
     window=nullable(COUNT),
     in_flight=nullable(described(WHOLE, "messages that it has not acknowledged")),
 )
+_FIND: Final = text("find", "only those with this text in principal, client-id or address, in either case")
 
 
 @Description(
     "Connections in order of their opening: of clients, and of operators",
     page("connections", CONNECTION, ("incomplete",), incomplete=INCOMPLETE),
-    (AFTER_NUMBER, LIMIT),
+    (_FIND, AFTER_NUMBER, LIMIT),
     text="Figures of frames, receipts and window are null before a client is connected, and those of the traffic for operators.",
 )
 async def _connections(call: Call) -> Response:
@@ -91,6 +92,7 @@ async def _connections(call: Call) -> Response:
 
     async def read(cursor: int | None, most: int) -> tuple[list[dict[str, object]], int | None]:
         found: list[dict[str, object]] = []
+        find = (call[_FIND] or "").lower()
         later: Iterator[Transport | AdminConnection] = merge(
             _later(listed_clients, cursor or 0), _later(listed_operators, cursor or 0), key=_NUMBER
         )
@@ -99,10 +101,13 @@ async def _connections(call: Call) -> Response:
                 return found, cursor
             cursor = connection.number
             if isinstance(connection, AdminConnection):
-                if connection in operators:
-                    found.append(_admin_row(call, connection))
+                row = _admin_row(call, connection) if connection in operators else None
             elif connection in clients:
-                found.append(connection_row(connection, call.gateway.rates.of(connection.number), trio.current_time()))
+                row = connection_row(connection, call.gateway.rates.of(connection.number), trio.current_time())
+            else:
+                row = None
+            if row is not None and is_found(row, find):
+                found.append(row)
         return found, None
 
     rows = Rows("connections")
@@ -112,10 +117,10 @@ async def _connections(call: Call) -> Response:
 
 async def _connections_of_fronts(call: Call, fronts: "Fronts", operators: list[AdminConnection]) -> Response:
     """Return a page of the connections of all fronts and of operators. Each front gives the first rows after the cursor."""
-    after, most = call[AFTER_NUMBER] or 0, call[LIMIT]
-    told, incomplete = await fronts.asks.all("connections", after=after, most=most)
+    after, most, find = call[AFTER_NUMBER] or 0, call[LIMIT], (call[_FIND] or "").lower()
+    told, incomplete = await fronts.asks.all("connections", after=after, most=most, find=find)
     found = [row for rows in told for row in rows]
-    found += [_admin_row(call, one) for one in _later(operators, after)[:most]]
+    found += [row for one in _later(operators, after) if is_found(row := _admin_row(call, one), find)]
     found.sort(key=itemgetter("id"))
     rows = Rows("connections")
     await rows.add_all(found[:most], ROWS_PER_SLICE, dict)

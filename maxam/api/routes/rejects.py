@@ -1,9 +1,11 @@
 """Routes of rejected SENDs, which are kept in memory for operators."""
 
 from base64 import b64encode
+from collections import Counter
 from http import HTTPStatus
 from typing import Final
 
+import trio
 from starlette.responses import Response
 
 from maxam.api.answers import DISPOSITION_STATUS, Answer, ApiError, Rows, require_accepted
@@ -36,6 +38,7 @@ from maxam.gateway.rejects import BODY_KEPT, BODY_PRIVATE, BODY_UNAUTHORISED, bo
 from maxam.records import REJECTION_RESULTS
 
 ROWS_PER_SLICE: Final = 100
+SUMS_MAX: Final = 100
 LOOKED_AT_PER_SLICE: Final = 500  # before the event loop runs other tasks: about 1 ms
 BODY_WITHHELD: Final = "withheld"  # kept, but the caller may not receive it
 BODY_PERSONAL: Final = "personal"  # kept, but the caller wants no personal fields
@@ -81,6 +84,15 @@ _DESTINATION: Final = glob("destination", "only those whose destination matches 
 _RESULT: Final = choice("result", "only those with this code", tuple(REJECTION_RESULTS), None)
 _SINCE: Final = moment("since", "only those since this time")
 _FORCE: Final = flag("force", "send it although the topic has changed since")
+_SUM: Final = record(
+    "RejectSum",
+    principal=TEXT,
+    result=one_of(*REJECTION_RESULTS),
+    count=COUNT,
+    last_at=TIME,
+    destination=described(TEXT, "that of the newest one, as the reason"),
+    reason=TEXT,
+)
 _NO_REJECT: Final = {404: "`not-found`: there is none, or it made room for newer ones."}
 
 
@@ -122,6 +134,40 @@ def _is_wanted(call: Call, reject: Quarantined) -> bool:
         and call[_RESULT] in (None, reject.rejection.result)
         and (wanted is None or wanted.matches(reject.destination.decode()))
     )
+
+
+@Description(
+    "Numbers of the rejected SENDs in memory by principal and result, the largest first",
+    record(sums=listed(_SUM), count=described(COUNT, "over all sums"), kept=COUNT),
+    (_PRINCIPAL, _DESTINATION, _RESULT, _SINCE),
+    text=f"Of more than {SUMS_MAX} sums only the largest are listed.",
+)
+async def _sums(call: Call) -> Response:
+    newest: dict[tuple[str, str], Quarantined] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    # One copy of the references: records that make room meanwhile are counted.
+    for looked_at, reject in enumerate(list(call.gateway.quarantine.before(None)), 1):
+        if looked_at % LOOKED_AT_PER_SLICE == 0:
+            await trio.lowlevel.checkpoint()
+        if reject.rejected_at_us < (call[_SINCE] or 0):
+            break  # all others are older
+        if _is_wanted(call, reject):
+            kind = (reject.identity.principal, reject.rejection.result)
+            newest.setdefault(kind, reject)
+            counts[kind] += 1
+    rows: list[dict[str, object]] = [
+        {
+            "principal": principal,
+            "result": result,
+            "count": count,
+            "last_at": iso_time(last.rejected_at_us),
+            "destination": last.destination.decode(),
+            "reason": last.rejection.reason,
+        }
+        for (principal, result), count in counts.most_common(SUMS_MAX)
+        for last in [newest[principal, result]]
+    ]
+    return Answer({"sums": rows, "count": counts.total(), "kept": len(call.gateway.quarantine)})
 
 
 @Description(
@@ -282,6 +328,7 @@ def _row(call: Call, record: Quarantined) -> dict[str, object]:
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", "/v1/rejects", "read", _rejects),
+    ("GET", "/v1/reject-sums", "read", _sums),
     ("GET", "/v1/rejects/{id}", "read", _reject),
     ("POST", "/v1/rejects/{id}/resubmit", "write", _resubmit),
 )

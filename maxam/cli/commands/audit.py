@@ -4,14 +4,15 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
-from maxam.audit_chain import Anchor, Checker, Line, read_folder
+from maxam.audit_chain import Anchor, Checker, Line, has_text, read_folder
 from maxam.cli.options import FOLDER, json_option, limit_option, with_credentials
 from maxam.counting import counted
 from maxam.errors import ConfigurationError, MaxamError
@@ -45,6 +46,7 @@ def audit() -> None:
 @click.option("--principal", help="Show only lines of this principal.")
 @click.option("--fingerprint", help="Show only lines of the certificate with this SHA-256.")
 @click.option("--outcome", help="Show only lines with this outcome, such as refused.")
+@click.option("--find", metavar="TEXT", help="Show only lines with this text in one of their values, in either case.")
 @click.option("--since", type=Moment(), help=f"Show lines since: {SINCE_HELP}")
 @click.option("--follow", is_flag=True, help="Show each further line until Ctrl-C. Not with FOLDER.")
 @limit_option("Show at most this many lines, the last ones.")
@@ -54,6 +56,7 @@ def audit_show(
     credentials: Credentials,
     /,
     folder: Path | None,
+    find: str | None,
     since: datetime | None,
     follow: bool,
     limit: int | None,
@@ -71,7 +74,7 @@ def audit_show(
     maxam-admin audit show --follow --principal controller-7
     """  # noqa: D301 a mark of click's: the lines stay as they are
     if folder is None:
-        _show_of_gateway(credentials, since, follow, limit, as_json, wanted)
+        _show_of_gateway(credentials, since, follow, limit, as_json, {**wanted, "find": find})
         return
     if follow:
         raise click.UsageError("--follow goes without FOLDER")
@@ -80,6 +83,7 @@ def audit_show(
         line.facts
         for line in _lines(folder, checker)
         if all(value is None or line.facts.get(name) == value for name, value in wanted.items())
+        and (find is None or has_text(line.facts, find.lower()))
         and (since is None or _at(line.facts) >= since)
     )
     limit = limit or (None if as_json else ROWS_MAX)
@@ -127,15 +131,23 @@ def _show_of_gateway(
             answer = remote.get(_LINES, **wanted, after=answer["next"])
             found.extend(answer["lines"])
         _print_lines(found, as_json)
-        while follow:
+        if follow:
+            with suppress(KeyboardInterrupt):
+                _follow(remote, wanted, answer, as_json)
+
+
+def _follow(remote: Remote, wanted: dict[str, str | None], answer: dict[str, Any], as_json: bool) -> NoReturn:
+    """Print each line that is written after those of an answer."""
+    while True:
+        if answer["next"] is None:
             time.sleep(FOLLOW_S)
-            answer = remote.get(_LINES, **wanted, after=answer["last"])
-            for row in answer["lines"]:
-                if as_json:
-                    print_json(row)
-                else:
-                    more = [f"{name}={value}" for name, value in row.items() if name not in _SHOWN_APART]
-                    print_line(" ".join([str(row[name]) for name in _COLUMNS if name in row] + more))
+        answer = remote.get(_LINES, **wanted, after=answer["last"])
+        for row in answer["lines"]:
+            if as_json:
+                print_json(row)
+            else:
+                more = [f"{name}={value}" for name, value in row.items() if name not in _SHOWN_APART]
+                print_line(" ".join([str(row[name]) for name in _COLUMNS if name in row] + more))
 
 
 @audit.command("verify")

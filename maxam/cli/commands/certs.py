@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from maxam.cli.confirming import REVOKE_CERTIFICATE, ask, yes_option
-from maxam.cli.options import FILE, FOLDER, done, json_option
+from maxam.cli.options import FILE, FOLDER, done, json_option, limit_option, listing_option, print_rows
 from maxam.durable_files import replace_durably
 from maxam.errors import ConfigurationError
 from maxam.pki.authority import (
@@ -30,7 +30,7 @@ from maxam.pki.certificates import fingerprint, is_for_links
 from maxam.terminal.groups import LazyGroup
 from maxam.terminal.moments import Duration
 from maxam.terminal.options import RenamedOption
-from maxam.terminal.tables import print_fields, print_json, print_table
+from maxam.terminal.tables import print_fields, print_json
 
 PASSPHRASE_VARIABLE: Final = "MAXAM_CA_PASSPHRASE"  # noqa: S105  # its name
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -209,29 +209,40 @@ def certs_get(folder: Path, certificate: str, to: Path, force: bool, as_json: bo
 
 @certs.command("list")
 @_AUTHORITY
-@json_option
-def certs_list(folder: Path, as_json: bool) -> None:
-    """List what the authority in FOLDER has issued, oldest first."""
+@click.option(
+    "--expires-within",
+    type=Duration(bare="d"),
+    help="List only valid certificates that expire within this time and were not renewed.",
+)
+@limit_option()
+@listing_option
+def certs_list(folder: Path, expires_within: dt.timedelta | None, limit: int | None, as_json: bool) -> None:
+    """List what the authority in FOLDER has issued, oldest first. RENEWED BY is the certificate that followed one."""
     entries = AuthorityFolder(folder).entries()
     now = _now()
-    if as_json:
-        for entry in entries:
-            print_json(_row(entry, now))
-        return
-    print_table(
-        ["NAME", "KIND", "STATE", "VALID UNTIL", "FINGERPRINT", "ISSUED BY"],
+    renewed = {entry.renews: entry.fingerprint for entry in entries if entry.renews}
+    rows = [_row(entry, now) | {"renewed_by": renewed.get(entry.fingerprint, "")} for entry in entries]
+    if expires_within is not None:
+        end = text_of(now + expires_within)
+        rows = [
+            row for row in rows if row["state"] == "valid" and not row["renewed_by"] and str(row["valid_until"]) < end
+        ]
+    print_rows(
+        iter(rows),
+        limit,
+        as_json,
         [
-            (
-                entry.name,
-                "server" if entry.server_names else "client",
-                _state(entry, now),
-                entry.valid_until,
-                entry.fingerprint[:16],
-                entry.by,
-            )
-            for entry in entries
+            "NAME",
+            ("KIND", lambda row: "server" if row["server_names"] else "client"),
+            "STATE",
+            "@VALID UNTIL",
+            ("FINGERPRINT", lambda row: row["fingerprint"][:16]),
+            ("ISSUED BY", "by"),
+            ("RENEWED BY", lambda row: row["renewed_by"][:16]),
         ],
         ["ISSUED BY", "KIND"],
+        optional=["RENEWED BY"],
+        names=["name", "fingerprint"],
     )
 
 

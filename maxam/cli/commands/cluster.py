@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from maxam.cli.options import FOLDER, done, json_option, with_credentials
+from maxam.cli.options import FOLDER, done, json_option, limit_option, listing_option, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.cluster.checking import largest_entry
 from maxam.cluster.comparing import Sealed, differences, last_common
@@ -188,9 +188,10 @@ def cluster_handover(credentials: Credentials, to: str, as_json: bool) -> None:
 
 @cluster.command("members")
 @click.option("--remove", metavar="NAME", default="", help="Remove a member that is silent, and gone for good.")
-@json_option
+@limit_option()
+@listing_option
 @with_credentials
-def cluster_members(credentials: Credentials, remove: str, as_json: bool) -> None:
+def cluster_members(credentials: Credentials, remove: str, limit: int | None, as_json: bool) -> None:
     """List the members of a cluster, or remove one.
 
     The log forgets an entry once the journals of copies_min live members have it. It waits for members that are silent, if fewer are
@@ -202,26 +203,22 @@ def cluster_members(credentials: Credentials, remove: str, as_json: bool) -> Non
             done(as_json, f"removed: {remove}", {"name": remove})
             return
         members = _members(remote)
-    if as_json:
-        for row in members:
-            print_json(row)
-        return
-    print_table(
-        ["NAME", "LIVE", "ROLE", "READY", "#SYNCED", "#REVISION", "HOST", "ANNOUNCED"],
+    print_rows(
+        iter(members),
+        limit,
+        as_json,
         [
-            (
-                row["name"],
-                "yes" if row["live"] else "no",
-                row["role"],
-                "yes" if row["ready"] else "no",
-                row["synced"],
-                row["revision"],
-                row["host"],
-                row["announced_at"],
-            )
-            for row in members
+            "NAME",
+            ("LIVE", lambda row: "yes" if row["live"] else "no"),
+            "ROLE",
+            ("READY", lambda row: "yes" if row["ready"] else "no"),
+            "#SYNCED",
+            "#REVISION",
+            "HOST",
+            ("@ANNOUNCED", "announced_at"),
         ],
         ["NAME", "HOST"],
+        names=["name"],
     )
 
 

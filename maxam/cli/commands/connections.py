@@ -39,11 +39,12 @@ def connections() -> None:
 
 
 @connections.command("list")
+@click.option("--find", metavar="TEXT", help="List only connections with this text in principal, client-id or address.")
 @listing()
-def connections_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
+def connections_list(credentials: Credentials, find: str | None, limit: int | None, as_json: bool) -> None:
     """List connections of clients and of operators, in order of their opening."""
     with Remote(credentials) as remote:
-        rows = remote.pages("/v1/connections", "connections", limit=200)
+        rows = remote.pages("/v1/connections", "connections", limit=200, find=find)
         expendable = ["TLS", "WINDOW", "RECEIPTS", "BYTES IN", "BYTES OUT", "KIND", "SINCE", "HEARD S AGO", "UN-ACKED"]
         print_rows(
             rows,

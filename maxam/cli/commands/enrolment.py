@@ -6,8 +6,9 @@ from urllib.parse import urlencode
 
 import click
 
+from maxam.cli.arranging import FIELDS, NAMES_ONLY, SORT, setting
 from maxam.cli.confirming import REMOVE_PRINCIPAL, ask, yes_option
-from maxam.cli.options import done, json_option, with_credentials
+from maxam.cli.options import done, json_option, listing, print_rows, with_credentials
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.groups import CommandGroup
 from maxam.terminal.moments import Duration
@@ -75,31 +76,26 @@ def token_create(
 
 
 @token.command("list")
-@json_option
-@with_credentials
-def token_list(credentials: Credentials, as_json: bool) -> None:
+@listing()
+def token_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List the tokens of the last 30 days, oldest first."""
     with Remote(credentials) as remote:
         rows = remote.get("/v1/enrolment-tokens")["tokens"]
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    print_table(
-        ["ID", "PRINCIPAL", "CAPABILITIES", "OWNS", "MADE BY", "@EXPIRES AT", "@USED AT"],
+    print_rows(
+        iter(rows),
+        limit,
+        as_json,
         [
-            (
-                row["id"],
-                row["principal"],
-                " ".join(row["capabilities"]),
-                _owned(row),
-                row["made_by"],
-                row["expires_at"],
-                row["used_at"],
-            )
-            for row in rows
+            "ID",
+            "PRINCIPAL",
+            ("CAPABILITIES", lambda row: " ".join(row["capabilities"])),
+            ("OWNS", _owned),
+            "MADE BY",
+            "@EXPIRES AT",
+            "@USED AT",
         ],
         ["OWNS", "CAPABILITIES", "MADE BY"],
+        names=["id"],
     )
 
 
@@ -115,29 +111,29 @@ def token_revoke(credentials: Credentials, token_id: str, as_json: bool) -> None
 
 
 @enrolment.command("list")
-@json_option
-@with_credentials
-def enrolment_list(credentials: Credentials, as_json: bool) -> None:
-    """List who was enrolled, and which certificates were renewed."""
+@listing()
+def enrolment_list(credentials: Credentials, limit: int | None, as_json: bool) -> None:
+    """List who was enrolled, and which certificates were renewed. JSON is one object that has both."""
     with Remote(credentials) as remote:
         answer = remote.get("/v1/enrolments")
-    if as_json:
+    arranged = setting(NAMES_ONLY) or setting(SORT) or setting(FIELDS)
+    if as_json and not arranged:
         print_json(answer)
         return
-    print_table(
-        ["PRINCIPAL", "CAPABILITIES", "OWNS", "FINGERPRINTS"],
+    print_rows(
+        iter(answer["principals"]),
+        limit,
+        as_json,
         [
-            (
-                row["principal"],
-                " ".join(row["capabilities"]),
-                _owned(row),
-                " ".join([one[:16] for one in row["fingerprints"]]),
-            )
-            for row in answer["principals"]
+            "PRINCIPAL",
+            ("CAPABILITIES", lambda row: " ".join(row["capabilities"])),
+            ("OWNS", _owned),
+            ("FINGERPRINTS", lambda row: " ".join([one[:16] for one in row["fingerprints"]])),
         ],
         ["OWNS", "CAPABILITIES"],
+        names=["principal"],
     )
-    if answer["renewals"]:
+    if answer["renewals"] and not arranged:
         print_table(
             ["RENEWED", "RETIRED", "BY"],
             [

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
+from maxam.cli.arranging import NAMES_ONLY, setting
 from maxam.cli.options import json_option, listing, print_rows, with_credentials
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.groups import LazyGroup
-from maxam.terminal.tables import print_json, print_line, print_table
+from maxam.terminal.tables import print_json, print_line
 
 RELOAD = "/v1/reload"
 
@@ -53,26 +54,27 @@ def gateway_reload(credentials: Credentials, allow_orphans: bool, as_json: bool)
 
 
 @gateway.command("reload-status")
-@json_option
-@with_credentials
-def gateway_reload_status(credentials: Credentials, as_json: bool) -> None:
+@listing()
+def gateway_reload_status(credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """Show since when each item is in force, and which files cannot be used."""
     with Remote(credentials) as remote:
-        rows = remote.get(RELOAD)["items"]
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    print_table(
-        ["ITEM", "IN FORCE SINCE", "#RELOADED", "#REFUSED", "ON DISK"],
+        rows: list[dict[str, Any]] = remote.get(RELOAD)["items"]
+    print_rows(
+        iter(rows),
+        limit,
+        as_json,
         [
-            (row["item"], row["loaded_at"], row["reloaded"], row["refused"], "unusable" if row["failure"] else "")
-            for row in rows
+            "ITEM",
+            ("@IN FORCE SINCE", "loaded_at"),
+            "#RELOADED",
+            "#REFUSED",
+            ("ON DISK", lambda row: "unusable" if row["failure"] else ""),
         ],
         ["REFUSED", "RELOADED"],
+        names=["item"],
     )
     for row in rows:
-        if row["failure"]:
+        if row["failure"] and not as_json and not setting(NAMES_ONLY):
             _print_outcome(row["item"], "what is on disk cannot be used", row["failure"])
 
 

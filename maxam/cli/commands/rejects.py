@@ -1,6 +1,8 @@
 """`maxam-admin rejects`: list, show and resubmit rejected SENDs."""
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -28,11 +30,48 @@ def rejects() -> None:
     """
 
 
+def _wanted_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that choose rejected SENDs."""
+    for option in (
+        click.option("--since", type=Moment(), help=f"Take only what was rejected since: {SINCE_HELP}"),
+        click.option("--result", metavar="CODE", help="Take only SENDs with this result, such as schema-mismatch."),
+        click.option("--destination", metavar="GLOB", help="Take only SENDs to matching destinations."),
+        click.option("--principal", help="Take only SENDs of this principal."),
+    ):
+        verb = option(verb)
+    return verb
+
+
+@rejects.command("sums")
+@_wanted_options
+@listing(default=100, most=100)
+def rejects_sums(
+    credentials: Credentials,
+    principal: str | None,
+    destination: str | None,
+    result: str | None,
+    since: datetime | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Count rejected SENDs by principal and result, the largest number first, with the newest reason of each."""
+    wanted = {"principal": principal, "destination": destination, "result": result}
+    with Remote(credentials) as remote:
+        answer = remote.get("/v1/reject-sums", **wanted, since=None if since is None else since.isoformat())
+    rows: list[dict[str, Any]] = answer["sums"]
+    print_rows(
+        iter(rows),
+        limit,
+        as_json,
+        ["#COUNT", "PRINCIPAL", "RESULT", "@LAST AT", "DESTINATION", "REASON"],
+        ["DESTINATION", "LAST AT"],
+        shortened=["REASON"],
+        names=["principal", "result"],
+    )
+
+
 @rejects.command("list")
-@click.option("--principal", help="List only SENDs of this principal.")
-@click.option("--destination", metavar="GLOB", help="List only SENDs to matching destinations.")
-@click.option("--result", metavar="CODE", help="List only SENDs with this result, such as schema-mismatch.")
-@click.option("--since", type=Moment(), help=f"List what was rejected since: {SINCE_HELP}")
+@_wanted_options
 @listing()
 def rejects_list(
     credentials: Credentials,

@@ -5,24 +5,23 @@ from typing import Any, Final
 
 import click
 
+from maxam.cli.arranging import NAMES_ONLY, setting
 from maxam.cli.completion import client_ids, principals, subscription_ids
 from maxam.cli.confirming import END_SUBSCRIPTION, ask, yes_option
 from maxam.cli.options import (
     done,
     json_option,
-    limit_option,
     listing,
     note_incomplete,
     print_rows,
     with_credentials,
 )
-from maxam.cli.repeating import watch_option
 from maxam.cli.screens.top import WHY
 from maxam.counting import counted
 from maxam.https_client import Credentials, Remote, subscription_path
 from maxam.terminal.groups import LazyGroup
 from maxam.terminal.moments import Duration
-from maxam.terminal.tables import print_json, print_line, print_table
+from maxam.terminal.tables import print_line
 from maxam.terminal.units import duration
 
 SHOWN: Final = 20  # slow ones without --limit
@@ -88,10 +87,7 @@ def subscriptions_list(
     type=Duration(zero=True, bare="s"),
     help="List subscriptions that have lacked something for this time, behind or not. 0s lists all that lack anything. [default: those that are behind]",
 )
-@limit_option(default=SHOWN, most=200)
-@json_option
-@watch_option
-@with_credentials
+@listing(default=SHOWN, most=200)
 def subscriptions_slow(credentials: Credentials, minimum: timedelta | None, limit: int, as_json: bool) -> None:
     """List the subscriptions that are behind, the longest lag first.
 
@@ -103,13 +99,9 @@ def subscriptions_slow(credentials: Credentials, minimum: timedelta | None, limi
     with Remote(credentials) as remote:
         found = remote.get("/v1/subscriptions/slow", limit=limit, **wanted)
         note_incomplete(remote)
-    rows = found["subscriptions"]
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
+    rows: list[dict[str, Any]] = found["subscriptions"]
     looked_at = counted(found["looked_at"], "subscription")
-    if not rows:
+    if not rows and not as_json:
         if min_s is None:
             limit_s = f"{found['behind_after_s']:g} s"
             print_line(f"no subscription has lacked anything for more than {limit_s}, of {looked_at}")
@@ -118,26 +110,27 @@ def subscriptions_slow(credentials: Credentials, minimum: timedelta | None, limi
                 f"no subscription lacks anything {f'for {min_s:g} s or more' if min_s else 'now'}, of {looked_at}"
             )
         return
-    print_table(
-        ["PRINCIPAL", "CLIENT-ID", "ID", "#BEHIND BY", "WHY", "#OWED", "#UN-ACKED", "#WINDOW", "#CONFLATED", "GLOB"],
+    print_rows(
+        iter(rows),
+        limit,
+        as_json,
         [
-            [
-                row["principal"],
-                row["client_id"],
-                row["id"],
-                duration(row["staleness_s"]),
-                WHY[row["cause"]] if min_s else why(row),
-                row["owed"],
-                row["unacked"],
-                row["window"],
-                row["conflated"],
-                row["glob"],
-            ]
-            for row in rows
+            "PRINCIPAL",
+            "CLIENT-ID",
+            "ID",
+            ("#BEHIND BY", lambda row: duration(row["staleness_s"])),
+            ("WHY", lambda row: WHY[row["cause"]] if min_s else why(row)),
+            "#OWED",
+            ("#UN-ACKED", "unacked"),
+            "#WINDOW",
+            "#CONFLATED",
+            "GLOB",
         ],
         [*_EXPENDABLE, "GLOB"],
+        names=["principal", "client_id", "id"],
     )
-    print_line(f"{found['behind']} of {looked_at} behind by more than {found['behind_after_s']:g} s")
+    if not as_json and not setting(NAMES_ONLY):
+        print_line(f"{found['behind']} of {looked_at} behind by more than {found['behind_after_s']:g} s")
 
 
 @subscriptions.command("drop")

@@ -23,6 +23,19 @@ from tests.support.gateway_process import GatewayProcess
 pytestmark = [pytest.mark.interop]
 
 
+def test_the_log_of_a_bridge_is_json(tmp_path: Path, certificates: Path) -> None:
+    """With `[log] format = "json"` each line is one object with time, level and event."""
+    with estate(tmp_path, certificates) as world:
+        config = world.bridge.config
+        config.write_text(f'[log]\nformat = "json"\n{config.read_text()}')
+        world.send(world.venue, {"X/a": b"1"})
+        world.bridge.start()
+        world.until_complete()
+        lines = [json.loads(line) for line in world.bridge.log.read_text().splitlines()]
+        assert all({"at", "level", "event"} <= line.keys() for line in lines)
+        assert "bridge-state" in {line["event"] for line in lines}
+
+
 def test_values_and_deletes_cross(tmp_path: Path, certificates: Path) -> None:
     """Values cross with their provenance, and deletes do, also during an outage of either gateway or of the bridge."""
     with estate(tmp_path, certificates) as world:

@@ -1,9 +1,16 @@
 """The audit log over the API: by pages, by filters, and followed."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import trio
+
 from maxam.gateway.audit import CONNECTED, SEND_REJECTED
+from tests.support.gateway_process import admin_environment
 from tests.support.living_gateway import Living, Site, cli, living, run, until
 
 
@@ -36,7 +43,50 @@ def test_the_audit_log_is_read_over_the_api(tmp_path: Path) -> None:
             assert len(await shown(gateway, "-n", "2")) == 2
             assert (await cli(gateway, "audit", "show", who="anna")).exit_code == 4
             assert (await cli(gateway, "audit", "show", str(tmp_path / "journal-audit"), "--follow")).exit_code == 2
+            for at_gateway in ([], [str(tmp_path / "journal-audit")]):
+                assert len(await shown(gateway, *at_gateway, "--find", "X2/A")) == 1
+                assert not await shown(gateway, *at_gateway, "--find", str(rejected["previous"]))
             table = await cli(gateway, "audit", "show")
             assert "send-rejected" in table.stdout
+
+    run(test)
+
+
+FOLLOW = ("audit", "show", "--follow", "--json", "--event", CONNECTED)
+
+
+async def next_principal(stream: trio.abc.ReceiveStream) -> str:
+    """Return the principal of the next line, which arrives alone."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = await stream.receive_some()
+        assert piece, "the command has ended"
+        line += piece
+    return str(json.loads(line)["principal"])
+
+
+def test_the_audit_log_is_followed(tmp_path: Path) -> None:
+    """`audit show --follow` prints the lines there are, then each further one that is wanted, until Ctrl-C."""
+    site = Site(tmp_path, "anna", "bert", "cleo")
+    site.policy({name: {"send": ["X/**"]} for name in ("anna", "bert", "cleo")})
+
+    async def test() -> None:
+        async with living(site) as gateway:
+            async with gateway.client("anna"):
+                await until(lambda: gateway.gateway.audit.written >= 2)
+            variables = admin_environment(gateway.admin_port, gateway.site.certificates)
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-c", "from maxam.cli.main import main; main()", *FOLLOW],
+                env=os.environ | {name: value or "" for name, value in variables.items()},
+                stdout=subprocess.PIPE,
+            )
+            assert process.stdout is not None
+            async with process.stdout as stream:
+                assert await next_principal(stream) == "anna"
+                for name in ("bert", "cleo"):
+                    async with gateway.client(name):
+                        assert await next_principal(stream) == name
+                process.send_signal(signal.SIGINT)
+                assert await process.wait() == 0
 
     run(test)

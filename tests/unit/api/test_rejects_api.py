@@ -316,3 +316,31 @@ def test_what_a_candidate_would_have_made_of_traffic() -> None:
         assert len(world.quarantine) == 0
 
     run(test)
+
+
+def test_rejects_are_counted_by_principal_and_result(world: World) -> None:
+    """The largest number first, with time, destination and reason of the newest one, within the same filters as the listing."""
+
+    async def test() -> None:
+        stranger = world.connect("stranger", "c")
+        world.broker.send(stranger, Send(b"X/A.9", b"v", (), None), AT_US)
+        for number in range(3):
+            reject(world, f"X/A.{number}", at_us=AT_US + number * 1_000_000)
+        answer = await world.json("/v1/reject-sums")
+        assert (answer["count"], answer["kept"]) == (4, 4)
+        first, second = answer["sums"]
+        assert (first["principal"], first["result"], first["count"]) == ("sender", "schema-mismatch", 3)
+        assert (first["destination"], first["last_at"]) == ("X/A.2", "2023-11-14T22:13:22.000000Z")
+        assert (second["result"], second["count"]) == ("unauthorised", 1)
+        for query, count in (
+            ("principal=sender", 3),
+            ("result=unauthorised", 1),
+            ("destination=X/A.1", 1),
+            ("since=2023-11-14T22:13:21Z", 2),
+            ("principal=nobody", 0),
+        ):
+            assert (await world.json(f"/v1/reject-sums?{query}"))["count"] == count
+            assert len((await world.json(f"/v1/rejects?{query}"))["rejects"]) == count
+        await refused(world, "/v1/reject-sums", 403, "forbidden", STRANGER, "GET")
+
+    run(test)

@@ -52,6 +52,9 @@ def test_a_whole_configuration() -> None:
     assert [planned.priority for planned in plan.routes] == [0, 1]
     assert plan.lanes() == (CENTRE + 1,)
     assert (plan.window, plan.link_timeout_s, plan.host) == (256, 30, "here")
+    assert configuration.log.format == "text"
+    logged = load_configuration(f'[log]\nformat = "json"\n{SIDES}{ROUTE}', "bridge.toml", Path("/etc/maxam"))
+    assert logged.log.format == "json"
 
 
 @pytest.mark.parametrize(

@@ -131,3 +131,62 @@ def test_options_of_the_connection_follow_a_command(tmp_path: Path) -> None:
     own = CliRunner().invoke(main, ["policy", "explain", "--cert", str(missing), "--send", "X/a", "-a", "a:1"])
     assert str(missing) in own.stderr
     assert CliRunner().invoke(main, ["health", "--", "--admin", "a:1"]).exit_code == 2
+
+
+LISTINGS = frozenset(("list", "members", "orphans", "overdue", "problems", "reload-status", "slow", "sums", "wills"))
+
+
+def listings(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Iterate over all commands that list rows."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from listings(command, f"{path}{name} ")
+        elif command is not None and name in LISTINGS:
+            yield f"{path}{name}", command
+
+
+def test_each_listing_is_arranged() -> None:
+    """Every command that lists rows can print names alone, sort, choose fields and limit the rows."""
+    found = dict(listings(main))
+    assert len(found) >= 15
+    for path, command in found.items():
+        options = {option.name: option for option in command.params}
+        assert {"sort", "columns", "limit", "output"} <= options.keys(), path
+        assert isinstance(options["output"].type, click.Choice)
+        assert "name" in options["output"].type.choices, path
+
+
+def test_version_and_help_are_understood() -> None:
+    """As users of other tools type them: `version`, `help`, and `help COMMAND`."""
+
+    def printed(*arguments: str) -> str:
+        done = CliRunner().invoke(main, arguments, prog_name="maxam-admin")
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert printed("version") == printed("--version")
+    assert printed("help") == printed("--help")
+    assert printed("help", "topics", "list") == printed("topics", "list", "--help")
+
+
+def test_a_renewed_certificate_is_told_from_its_successor(tmp_path: Path) -> None:
+    """`certs list` shows which certificate followed which, and those alone that expire soon and were not renewed."""
+    folder, variables = str(tmp_path / "ca"), {"MAXAM_CA_PASSPHRASE": "correct horse battery staple"}
+
+    def certs(*words: str) -> list[dict[str, Any]]:
+        done = CliRunner().invoke(main, ["certs", *words, "--json"], env=variables)
+        assert done.exit_code == 0, done.output
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    certs("ca", folder)
+    for name, days in (("old", "10d"), ("soon", "10d"), ("late", "90d")):
+        certs("issue", folder, name, "--to", str(tmp_path / name), "--valid-for", days)
+    [old, _, _] = certs("list", folder)
+    certs("renew", folder, old["fingerprint"], "--to", str(tmp_path / "next"), "--valid-for", "90d")
+    rows = certs("list", folder)
+    assert [row["name"] for row in rows] == ["old", "soon", "late", "old"]
+    assert [row["renewed_by"] for row in rows] == [rows[3]["fingerprint"], "", "", ""]
+    assert [row["name"] for row in certs("list", folder, "--expires-within", "30d")] == ["soon"]
+    assert [row["name"] for row in certs("list", folder, "--sort", "name", "-n", "1")] == ["late"]

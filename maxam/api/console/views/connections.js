@@ -2,14 +2,16 @@
 
 import { nothing } from "../dialogs.js";
 import { add, badge, cut, el } from "../dom.js";
-import { Listing } from "../listing.js";
+import { filterBox, Listing } from "../listing.js";
 import { age, bytes, count, plural, shownShort } from "../text.js";
 
 /** @param {import("../main.js").Place} place */
-export function show({ root }) {
+export function show({ root, query, remember }) {
+  let typed = query.get("find") ?? "";
   const listing = new Listing({
     route: "connections",
     rows: "connections",
+    query: () => ({ find: typed }),
     every_ms: 2000,
     table: {
       label: "Connections",
@@ -35,9 +37,19 @@ export function show({ root }) {
       ],
     },
     summary: (_answer, rows) => `${plural(rows.length, "connection")}: ${rows.filter((row) => row.kind === "stomp").length} of clients, ${rows.filter((row) => row.kind === "admin").length} of operators`,
-    empty: () => nothing("There are no connections."),
+    empty: () => (typed ? nothing("No connection matches.", "A text finds connections that hold it in principal, client-id or address.") : nothing("There are no connections.")),
   });
-  add(root, listing.element);
+  const filter = filterBox({
+    label: "Filter connections by principal, client-id or address",
+    placeholder: "Filter: principal, client-id or address",
+    value: typed,
+    changed: (text) => {
+      typed = text;
+      remember({ find: typed });
+      listing.restart();
+    },
+  });
+  add(root, el("div", { class: "tools" }, filter), listing.element);
   return () => listing.stop();
 }
 

@@ -49,7 +49,7 @@ export function show({ root, query, remember }) {
   });
 
   /** @param {any} row */
-  const open = (row) => panel.show(client(row.principal, 100), [details(row, () => listing.poll.again(), () => panel.close())], () => undefined);
+  const open = (row) => panel.show(client(row.principal, 100), [details(row, () => listing.refresh(), () => panel.close())], () => undefined);
   const tokens = new Tokens();
   add(root, el("div", { class: "tools" }, filter), el("div", { class: "split" }, el("div", { class: "list" }, listing.element, tokens.element), panel.element));
   return () => {

@@ -1,23 +1,26 @@
-/** The last rejected SENDs, why, and sending one again. */
+/** The last rejected SENDs with their numbers by principal and result, why they were rejected, and sending one again. */
 
 import { change, get, path, Problem } from "../api.js";
 import { facts } from "../chart.js";
 import { action, confirm, nothing, refusal } from "../dialogs.js";
 import { add, client, cut, el, fill } from "../dom.js";
-import { filterBox, Listing, Panel, personalBox } from "../listing.js";
+import { choice, filterBox, Listing, Panel, personalBox, PERIODS, sinceOf } from "../listing.js";
+import { Poll } from "../link.js";
 import { bytes, count, globOf, plural, shownShort, time } from "../text.js";
 import { hex } from "./topics.js";
 
 const AROUND = 24; // bytes shown before and after a fault
+const SUMS_SHOWN = 12;
 
 /** @param {import("../main.js").Place} place */
 export function show({ root, query, remember }) {
-  let typed = query.get("glob") ?? "";
+  const wanted = { glob: query.get("glob") ?? "", principal: query.get("principal") ?? "", result: query.get("result") ?? "", since: query.get("since") ?? "" };
+  const asked = () => ({ destination: wanted.glob ? globOf(wanted.glob) : null, principal: wanted.principal, result: wanted.result, since: sinceOf(wanted.since) });
   const panel = new Panel();
   const listing = new Listing({
     route: "rejects",
     rows: "rejects",
-    query: () => ({ destination: typed ? globOf(typed) : null }),
+    query: asked,
     every_ms: 2000,
     table: {
       label: "Rejected SENDs, the newest first",
@@ -35,17 +38,47 @@ export function show({ root, query, remember }) {
       ],
     },
     summary: (answer) => `${plural(answer.kept, "reject")} kept, ${count(answer.forgotten)} made room for newer ones, since ${time(answer.since)}`,
-    empty: () => nothing("No rejected SEND is kept.", typed ? "None of those that are kept matches the filter." : "Refused SENDs show here, with their reason."),
+    empty: () => nothing("No rejected SEND is kept.", Object.values(wanted).some(Boolean) ? "None of those that are kept matches the filters." : "Refused SENDs show here, with their reason."),
   });
+  const sums = new Sums(() => ({ ...asked(), principal: null, result: null }), wanted, (principal, result) => {
+    const same = wanted.principal === principal && wanted.result === result;
+    principalBox.value = wanted.principal = same ? "" : principal;
+    resultBox.show((wanted.result = same ? "" : result));
+    begin();
+  });
+  const begin = () => {
+    remember(wanted);
+    listing.restart();
+    sums.poll.again();
+  };
   const filter = filterBox({
     label: "Filter by destination",
     placeholder: "Filter: a part of a destination, or a glob",
-    value: typed,
+    value: wanted.glob,
     changed: (text) => {
-      typed = text;
-      remember({ glob: typed });
-      listing.restart();
+      wanted.glob = text;
+      begin();
     },
+  });
+  const principalBox = filterBox({
+    label: "Filter by principal",
+    placeholder: "Principal",
+    value: wanted.principal,
+    hint: "The whole name of a principal",
+    changed: (text) => {
+      wanted.principal = text.trim();
+      begin();
+    },
+  });
+  principalBox.classList.add("short");
+  const resultBox = choice("Filter by result", [["", "All results"]], wanted.result, (chosen) => {
+    wanted.result = chosen;
+    begin();
+  });
+  sums.results = (found) => resultBox.offer([["", "All results"], ...found.map((one) => /** @type {[string, string]} */ ([one, one]))]);
+  const sinceBox = choice("Filter by time", PERIODS, wanted.since, (chosen) => {
+    wanted.since = chosen;
+    begin();
   });
 
   let pii = false;
@@ -75,8 +108,49 @@ export function show({ root, query, remember }) {
     pii = wanted;
     if (opened !== null) void read(opened);
   });
-  add(root, el("div", { class: "tools" }, filter, personal), el("div", { class: "split" }, el("div", { class: "list" }, listing.element), panel.element));
-  return () => listing.stop();
+  add(root, el("div", { class: "tools" }, filter, principalBox, resultBox.element, sinceBox.element, personal), sums.element, el("div", { class: "split" }, el("div", { class: "list" }, listing.element), panel.element));
+  return () => {
+    listing.stop();
+    sums.poll.stop();
+  };
+}
+
+/** Numbers of the rejects by principal and result, within the filters of destination and time. Each is a button that filters by both. */
+class Sums {
+  element = el("div", { class: "sums", role: "group", "aria-label": "Numbers by principal and result" });
+  /** @type {(results: string[]) => void} */
+  results = () => undefined;
+  #shown = "";
+
+  /**
+   * @param {() => Record<string, string | null>} asked
+   * @param {{principal: string, result: string}} wanted the filters in force
+   * @param {(principal: string, result: string) => void} choose
+   */
+  constructor(asked, wanted, choose) {
+    this.wanted = wanted;
+    this.choose = choose;
+    this.poll = new Poll((signal) => get(path(["v1", "reject-sums"], asked()), signal), 2000, (answer) => this.#show(answer.sums), () => fill(this.element));
+  }
+
+  /** @param {any[]} sums */
+  #show(sums) {
+    const { principal, result } = this.wanted;
+    const said = JSON.stringify([sums, principal, result]);
+    if (said === this.#shown) return;
+    this.#shown = said;
+    this.results([...new Set(sums.map((one) => one.result))].sort());
+    const focused = [...this.element.children].indexOf(/** @type {Element} */ (document.activeElement));
+    fill(
+      this.element,
+      sums.slice(0, SUMS_SHOWN).map((one) =>
+        el("button", { type: "button", class: "sum", "aria-pressed": String(one.principal === principal && one.result === result), title: `The newest, at ${time(one.last_at)}, to ${shownShort(one.destination, 200)}: ${shownShort(one.reason, 300)}`, click: () => this.choose(one.principal, one.result) }, el("b", null, count(one.count)), " ", one.result, " ", el("span", { class: "aside" }, shownShort(one.principal, 40))),
+      ),
+      sums.length > SUMS_SHOWN ? el("span", { class: "aside" }, `and ${plural(sums.length - SUMS_SHOWN, "smaller sum")}`) : null,
+    );
+    const again = this.element.children[focused];
+    if (again instanceof HTMLElement) again.focus();
+  }
 }
 
 /** @param {any} row @param {() => void} changed */

@@ -60,7 +60,7 @@ export function show({ root, query, remember }) {
 
   /** @param {string} principal @param {string} clientId */
   const open = (principal, clientId) => {
-    const one = showSession({ principal, client_id: clientId }, () => listing.poll.again());
+    const one = showSession({ principal, client_id: clientId }, () => listing.refresh());
     panel.show(el("span", null, client(principal, 100), " / ", client(clientId, 128)), [one.element], () => one.stop());
     end = one.stop;
   };
