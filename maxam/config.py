@@ -227,6 +227,7 @@ class AdminSettings:
         str, ...
     ] = ()  # command that copies each backup to another place. The backup's path is its last argument
     backup_hook_timeout_s: float = 21_600.0  # after which the command is killed and counts as failed
+    backup_timer: str = ""  # systemd timer that asks for backups, to show when the next one is due. Empty shows nothing
     hosts: tuple[str, ...] = ()  # accepted host names, besides addresses and the names in its certificate
 
 

@@ -24,6 +24,7 @@ from maxam.config import AdminSettings
 from maxam.errors import ConfigurationError, JournalError, MaxamError
 from maxam.gateway.auto_reset_event import AutoResetEvent
 from maxam.gateway.backup_hook import BackupHook
+from maxam.gateway.backup_timer import BackupTimer
 from maxam.gateway.log import log_event
 from maxam.journal.backup import LOCK, MANIFEST, UNFINISHED, back_up, clear, read_manifest
 from maxam.journal.disk import OsDisk
@@ -90,6 +91,7 @@ class Backups:
         failed: Since the start.
         newest: The newest whole one. None when there is none, or it is not known yet.
         failure: Why the last one failed, until one succeeds. Empty if it did not.
+        timer: When the next one is due.
         copy_failure: The reason why the last one was not copied to the other place, until one is. Empty without one.
     """
 
@@ -104,6 +106,7 @@ class Backups:
         self._folder: Final = settings.backups
         self.kept: Final = settings.backups_kept
         self.hook: Final = BackupHook.of(settings)
+        self.timer: Final = BackupTimer(settings.backup_timer)
         self.running: str | None = None
         self.made = 0
         self.failed = 0

@@ -127,7 +127,7 @@ def test_connections_are_searched(tab: OpenTab, floor: Floor) -> None:
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("table")
         expect(page.get_by_role("columnheader", name="MESSAGEs")).to_be_hidden()
-        narrow = page.get_by_text(re.compile("A wider window also shows .*MESSAGEs"))
+        narrow = page.locator(".narrow").filter(has_text=re.compile("A wider window also shows .*MESSAGEs"))
         expect(narrow).to_be_visible()
         page.set_viewport_size({"width": 1920, "height": 900})
         expect(page.get_by_role("columnheader", name="MESSAGEs")).to_be_visible()

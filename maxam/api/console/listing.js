@@ -45,7 +45,7 @@ export class Listing {
   #pages = 1;
   #more = el("button", { type: "button", class: "quiet", click: () => this.#readMore() }, "Show more");
   #foot = el("p", { class: "foot" });
-  #waits = el("p", { class: "foot", hidden: true });
+  #waits = el("span", { class: "waits", role: "status" });
 
   /** @param {ListingOptions<R>} options */
   constructor(options) {
@@ -54,8 +54,9 @@ export class Listing {
     this.summary = el("p", { class: "summary", role: "status" });
     this.place = el("div", { class: "place" }, el("p", { class: "loading" }, "Asking the gateway …"));
     const extra = options.table.columns.filter((column) => column.kind?.includes("extra")).map((column) => column.title);
-    const narrow = extra.length ? el("p", { class: "foot narrow" }, `A wider window also shows ${extra.join(", ")}.`) : null;
-    this.element = el("div", { class: "listing" }, this.summary, this.place, narrow, this.#waits, this.#foot);
+    const wider = `A wider window also shows ${extra.join(", ")}.`;
+    const narrow = extra.length ? el("span", { class: "narrow", title: wider }, wider) : null;
+    this.element = el("div", { class: "listing" }, el("div", { class: "over" }, this.summary, this.#waits, narrow), this.place, this.#foot);
     this.poll = new Poll(
       async (signal) => {
         const shows = asked(options.query?.() ?? {});
@@ -92,8 +93,7 @@ export class Listing {
 
   /** @param {number} waiting rows that are not shown while the pointer is on the table */
   #held(waiting) {
-    this.#waits.hidden = waiting === 0;
-    this.#waits.textContent = waiting ? `${plural(waiting, "further row")} will show when the pointer leaves the table.` : "";
+    this.#waits.textContent = waiting ? `${plural(waiting, "further row")} will show when the pointer leaves the table.` : ""; // beside the summary, so that nothing moves
   }
 
   /** @param {AbortSignal} signal @returns {Promise<Loaded<R>>} */

@@ -32,7 +32,13 @@ _OFF: Final = "`backup-off`: `[admin] backups` is not set"
 
 @Description(
     "List the backups, newest first",
-    page("backups", _ROW, folder=TEXT, kept=COUNT),
+    page(
+        "backups",
+        _ROW,
+        folder=TEXT,
+        kept=COUNT,
+        next_at=nullable(described(TIME, "when the timer `[admin] backup_timer` asks for the next one")),
+    ),
     (_AFTER, LIMIT),
     errors={409: _OFF},
     text="A `failed` one is none: `reason` has the last failures of this run, and the remains of crashes.",
@@ -41,10 +47,12 @@ async def _backups(call: Call) -> Response:
     limit, after = call[LIMIT], call[_AFTER]
     rows = [row for row in await _rows(call) if after is None or row.name < after]
     more = len(rows) > limit
+    next_at_us = await call.gateway.backups.timer.next_at_us()
     return Answer(
         {
             "folder": str(call.gateway.backups.folder),
             "kept": call.gateway.backups.kept,
+            "next_at": None if next_at_us is None else iso_time(next_at_us),
             "backups": [_row(row) for row in rows[:limit]],
             "next": rows[limit - 1].name if more else None,
         }

@@ -12,6 +12,7 @@ from maxam.counting import counted
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.groups import CommandGroup
+from maxam.terminal.options import remark
 from maxam.terminal.tables import print_json, print_line
 
 PATH: Final = "/v1/backups"
@@ -76,6 +77,9 @@ def backup_list(context: click.Context, credentials: Credentials, limit: int | N
             shortened=["WHY"],
             names=["name"],
         )
+        next_at = None if as_json else remote.get(PATH, limit=1)["next_at"]
+    if next_at is not None:
+        remark(f"the next one is due at {next_at}")
 
 
 def _yes_or_no(flag: bool | None) -> str | None:

@@ -10,6 +10,7 @@ import trio
 
 from maxam.config import AdminSettings
 from maxam.gateway import backups
+from maxam.gateway.backup_timer import BackupTimer
 from maxam.gateway.backups import Backups, _row_of
 from maxam.journal.backup import LOCK, UNFINISHED
 
@@ -122,3 +123,29 @@ def test_health_names_a_backup_that_is_not_copied(tmp_path: Path) -> None:
     for copied, codes in ((None, []), (True, []), (False, ["backup-not-copied"])):
         made.newest = replace(_row_of(NAME, "done"), copied=copied)
         assert [reason.partition(":")[0] for reason in made.degraded()] == codes
+
+
+def test_the_next_backup_is_due_when_systemd_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its text is read as UTC, and is asked for once a minute. A timer that is off, or a machine without systemd, has no time."""
+    program, asked = tmp_path / "systemctl", tmp_path / "asked"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def twice(text: str, timer: str = "backup.timer") -> set[int | None]:
+        program.write_text(f'#!/bin/sh\necho "$TZ $*" >> {asked}\necho "{text}"\n')
+        program.chmod(0o755)
+        one = BackupTimer(timer)
+        return {await one.next_at_us(), await one.next_at_us()}
+
+    async def test() -> None:
+        assert await twice("Thu 1970-01-01 00:01:00 UTC") == {60_000_000}
+        assert len(asked.read_text().splitlines()) == 1
+        assert asked.read_text().split()[0] == "UTC"
+        assert asked.read_text().split()[-1] == "backup.timer"
+        assert await twice("") == await twice("n/a") == {None}
+        asked.unlink()
+        assert await twice("Thu 1970-01-01 00:01:00 UTC", "") == {None}
+        assert not asked.exists()
+        monkeypatch.setenv("PATH", str(tmp_path / "none"))
+        assert await twice("") == {None}
+
+    trio.run(test)

@@ -11,6 +11,8 @@ const TAIL = 1000; // lines before the end that are searched without a period
 const PAGE = 200;
 const PAGES_MAX = 50; // of one search: 100,000 lines at most
 const ROWS_MAX = 500; // lines that are shown
+/** @type {[string, string][]} */
+const TIMES = [["", `Last ${count(TAIL)} lines`], ...PERIODS.slice(1), ["10080", "Last 7 days"]];
 const FAILED = /refused|rejected|revoked|lost|expired|failed|waited/;
 
 /** @param {import("../main.js").Place} place */
@@ -56,7 +58,7 @@ export function show({ root, query, remember }) {
       begin();
     },
   });
-  const since = choice("Filter by time", PERIODS, wanted.since, (chosen) => {
+  const since = choice("Filter by time", TIMES, wanted.since, (chosen) => {
     wanted.since = chosen;
     begin();
   });

@@ -123,6 +123,8 @@ function made(answer) {
   facts(list, [
     ["Folder", client(answer.folder)],
     ["Kept", answer.kept === 1 ? "the newest one" : `the newest ${count(answer.kept)}`],
+    ["The next", answer.next_at === null ? null : el("span", null, moment(answer.next_at), `, in ${age((Date.parse(answer.next_at) - Date.now()) / 1000)}`)],
+    ["To restore one", el("span", null, "stop the gateway, then ", el("code", null, "maxam-admin journal restore BACKUP FOLDER"), ". ", el("code", null, "maxam-admin journal drill"), " tries it out")],
   ]);
   const rows = /** @type {any[]} */ (answer.backups).map((one) =>
     el(
