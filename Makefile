@@ -211,6 +211,10 @@ estate-memory: $(INSTALLED) ## memory of a centre with 1.8 million topics of 1,0
 web-bench: $(INSTALLED) ## memory of idle WebSockets, and processor time for each of their MESSAGEs (WEB_ARGS="--sockets 1000")
 	$(BENCHMARKS) web $(WEB_ARGS)
 
+.PHONY: web-load
+web-load: $(DEV) ## how soon a page shows 50 values on a slow line, in a real browser (LOAD_ARGS="--round-trip-ms 60 --kbit 9000")
+	$(BIN)/python -m tests.web.load $(LOAD_ARGS)
+
 refined-bench: $(INSTALLED) ## bytes of resuming, cost of selectors, exactness of intervals (REFINED_ARGS="--only selectors")
 	$(BENCHMARKS) refined $(REFINED_ARGS)
 

@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from maxam.conformance.running import PROMISES
 from maxam.conformance.server import Transport
+from tests.interop.third_party import PROGRAMS
 
 DRIVERS: Final = Path(__file__).parent / "drivers"
 PYTHON: Final = (sys.executable, "-m", "tests.conformance.drivers.python_client")
@@ -18,11 +20,13 @@ class Library(NamedTuple):
         command: Starts its driver.
         transport: How it connects.
         unclaimed: Codes of promises that it does not claim.
+        broken: Codes of promises that it breaks.
     """
 
     command: tuple[str, ...]
     transport: Transport
     unclaimed: frozenset[str] = frozenset()
+    broken: frozenset[str] = frozenset()
 
 
 LIBRARIES: Final = {
@@ -36,6 +40,16 @@ LIBRARIES: Final = {
         frozenset(("sends-again",)),
     ),
 }
+
+_STOMPJS: Final = Library(
+    ("node", "--import", str(PROGRAMS / "packages.mjs"), str(DRIVERS / "stompjs.mjs")),
+    "tls",
+    frozenset(("sends-again", "refused-subscription"))
+    | {code for code, one in PROMISES.items() if one.level in {"resumer", "map"}},
+    frozenset(("sends-exactly", "headers-unescaped")),
+)
+# Libraries of others. No run of the tests certifies them.
+OTHERS: Final = {"stompjs": _STOMPJS, "stompjs-web": _STOMPJS._replace(transport="wss")}
 
 
 def broken(name: str) -> tuple[str, ...]:

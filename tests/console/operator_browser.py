@@ -47,11 +47,11 @@ expect.set_options(timeout=WAIT_MS)
 
 
 @contextmanager
-def open_browser() -> Iterator[Browser]:
-    """Start a Chromium with a folder of its own for the length of a block."""
+def open_browser(*flags: str) -> Iterator[Browser]:
+    """Start a Chromium with a folder of its own for the length of a block, with further flags."""
     path = require(next(filter(None, map(shutil.which, BROWSERS)), None), "chromium")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=list(FLAGS))
+        browser = driver.chromium.launch(executable_path=path, args=[*FLAGS, *flags])
         try:
             yield browser
         finally:

@@ -33,6 +33,7 @@ const client = new Client({
   heartbeatOutgoing: 10_000,
   heartbeatIncoming: 10_000,
   connectionTimeout: 15_000,
+  discardWebsocketOnCommFailure: true, // a gateway that is silent does not answer a close either
   // Its own pause has no jitter: all clients of a restarted gateway would come back at once.
   reconnectDelay: 1,
   beforeConnect: () => setTimeout(pauseMs),
