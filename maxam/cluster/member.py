@@ -14,7 +14,8 @@ Roles only go up. A leader that loses its place ends the process with status 75,
 The head of the log decides who leads: each swap compares it and replaces it. Time decides only when a member tries:
 
 * A leader counts its lease from the beginning of the last swap that succeeded. That is before any member can have seen it. After
-  `lease_s` it is suspended, after `cut_off_s` it ends.
+  `lease_s` it is suspended, after `cut_off_s` it ends. The refusal of a log that is full shows that the head is still its own. That
+  is no lease, but it delays the end.
 * A follower counts silence from the moment at which it saw the last change of the head. It waits longer than the lease, by a margin for
   clocks that run differently. Members that prefer to lead wait less than others.
 * Silence counts only while the engine answers. Before a claim the head is read again, linearizably. A watch that hangs is no silence.
@@ -99,6 +100,7 @@ class Member:
         applied: Index of the last entry that the broker has applied.
         journalled: Index of the last entry that was given to the own journal.
         proof_s: When the last successful swap began. No other member has led since.
+        shown_s: When the last swap began that has shown the own head: it succeeded, or the log was full.
         suspended: It leads without proof for `lease_s`.
     """
 
@@ -128,6 +130,7 @@ class Member:
         "name",
         "proof_s",
         "role",
+        "shown_s",
         "suspended",
     )
 
@@ -138,7 +141,7 @@ class Member:
             name: Of the member.
             priority: To lead; 0 for never.
             lease_s: Silence after which others may lead.
-            cut_off_s: Time without proof after which a leader ends; 0 for never, else at least `lease_s`.
+            cut_off_s: Time after which a leader ends that is not shown its own head; 0 for never, else at least `lease_s`.
             cluster: Identifier of the cluster of the own journal; empty for a new journal.
         """
         self.name: Final = name
@@ -146,7 +149,7 @@ class Member:
         self.head: Head | None = None
         self.applied = 0
         self.journalled = 0
-        self.proof_s = 0.0
+        self.proof_s = self.shown_s = 0.0
         self.suspended = False
         self._priority: Final = priority
         self._lease_s: Final = lease_s
@@ -287,7 +290,7 @@ class Member:
         if began_s is None or self.role is Role.ENDED:
             return []
         self.head = head
-        self.proof_s = began_s
+        self.proof_s = self.shown_s = began_s
         if self.role is Role.CLAIMING:
             self._own = head
             return self._lead(now_s)
@@ -300,6 +303,8 @@ class Member:
 
     def refused(self, now_s: float) -> list[Wish]:
         """The swap under way has failed: the log is full. That is no proof."""
+        if self._began_s is not None:
+            self.shown_s = self._began_s
         self._began_s = None
         if self.role is Role.CLAIMING:
             self._follow_again(now_s)
@@ -427,7 +432,7 @@ class Member:
         if self.role not in _SERVING:
             return []
         age_s = now_s - self.proof_s
-        if 0 < self._cut_off_s <= age_s:
+        if 0 < self._cut_off_s <= now_s - self.shown_s:
             return self._end(RESTART, "cut-off")
         wishes: list[Wish] = []
         if (age_s >= self._lease_s) is not self.suspended:

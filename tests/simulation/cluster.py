@@ -113,7 +113,7 @@ class Cluster:
     * Each journal, and the list that each member has applied, is a beginning of the log.
     * A value is answered as accepted only if it is in the log, and as refused only if it never comes into it. None is in it twice.
     * Two members never lead with a lease. A member has a lease only for `lease_s` after the begin of its last successful swap.
-    * A member that leads without proof for `cut_off_s` ends at its next tick.
+    * A member that leads, and is not shown its own head for `cut_off_s`, ends at its next tick.
     * A request that needs the order sees all that was answered to anybody before it came.
     * A member claims only a head that no member swapped for `lease_s`, and only when it has applied all of the log.
     * Entries are trimmed only when `copies_min` journals hold them, synced.
@@ -285,12 +285,12 @@ class Cluster:
                 raise Violation(f"{process.site.name} serves {age_s} s after its proof")
 
     def check_tick(self, process: Process) -> None:
-        """A member that leads without proof for too long ends at its next tick, and one that hands over after its time."""
+        """A member that is not shown its own head for too long ends at its next tick, and one that hands over after its time."""
         if self.now_s - process.leaves_s > LEAVES_WITHIN_S and not process.ended and not process.stalls_s:
             raise Violation(f"{process.site.name} has not ended after its handover")
-        age_s = (self.now_s - process.proof_s) * process.site.rate
+        age_s = (self.now_s - process.shown_s) * process.site.rate
         if process.leading and not process.ended and age_s > CUT_OFF_S + 1e-6:
-            raise Violation(f"{process.site.name} leads {age_s} s after its proof")
+            raise Violation(f"{process.site.name} leads {age_s} s after its head was shown")
 
     def check_claim(self, process: Process, before: Head) -> None:
         """A member claims when it is caught up, and no member swaps the head."""

@@ -16,7 +16,7 @@ from maxam.broker.broker import Broker
 from maxam.cluster import keeper, log_reader, logged, steps
 from maxam.cluster.copying import COPIED, files_to_copy, place_copy
 from maxam.cluster.entry import Entry, same_position
-from maxam.cluster.log import Head
+from maxam.cluster.log import Head, LogFullError
 from maxam.cluster.logged import LoggedJournal
 from maxam.cluster.member import RESTART, Role
 from maxam.cluster.membership import Membership
@@ -93,6 +93,10 @@ class _Facts(LogFacts):  # type: ignore[misc]  # the simulation records them
         self._process.succeeded()
         super().succeeded(head)
 
+    def refused(self, error: LogFullError) -> None:
+        self._process.refused()
+        super().refused(error)
+
     def failed(self, error: MaxamError) -> None:
         self._process.failed_s = self._process.now()
         super().failed(error)
@@ -132,6 +136,7 @@ class Gateway:
 
     links: Final = None
     fronts: Final = None
+    fronts_loaded: Final = True
     address: Final = ("", 1)
     admin_port: Final = 0
 
@@ -183,6 +188,7 @@ class GatewayProcess(Threaded):
         code: Why it ends.
         serving: It has a listener.
         proof_s: When the last swap began that succeeded.
+        shown_s: When the last swap began that succeeded, or was refused by a log that is full.
         failed_s: When the log gave no answer last.
         woken_s: When it went on after standing still.
     """
@@ -194,7 +200,7 @@ class GatewayProcess(Threaded):
         self.code = ""
         self.serving = False
         self.role: _Role | None = None
-        self.proof_s = self.failed_s = self.woken_s = -1e9
+        self.proof_s = self.shown_s = self.failed_s = self.woken_s = -1e9
         self._began_s: float | None = None
         self.log = SimulatedLog(cluster.engine, self, cluster.rng, cluster.faults)
         self.after(0.0, self._open)
@@ -294,7 +300,14 @@ class GatewayProcess(Threaded):
     def succeeded(self) -> None:
         """It is in the log."""
         assert self._began_s is not None
-        self.proof_s, self._began_s = self._began_s, None
+        self.proof_s = self.shown_s = self._began_s
+        self._began_s = None
+
+    def refused(self) -> None:
+        """The log is full, and its head is still the own one."""
+        if self._began_s is not None:
+            self.shown_s = self._began_s
+        self._began_s = None
 
     # Beginning and end.
 

@@ -34,10 +34,10 @@ CLUSTER_MUTANTS = (
     _mutant("a read that is older than the watch taken for a log that was set back", member, "        if head.version < self._read_after:\n", "        if head.version < self.head.version:\n", first=13),
     _mutant("a new head does not end the silence", member, "        self.head = head\n        self._silent_since_s = now_s\n", "        self.head = head\n"),
     # Of the lease.
-    _mutant("a refusal taken for a proof", member, 'That is no proof."""\n        self._began_s = None\n', 'That is no proof."""\n        self.proof_s = self._began_s or now_s\n        self._began_s = None\n'),
-    _mutant("lease counted from the answer", member, "        self.proof_s = began_s\n", "        self.proof_s = now_s\n"),
+    _mutant("a refusal taken for a proof", member, "            self.shown_s = self._began_s\n", "            self.shown_s = self.proof_s = self._began_s\n"),
+    _mutant("lease counted from the answer", member, "        self.proof_s = self.shown_s = began_s\n", "        self.proof_s = self.shown_s = now_s\n"),
     _mutant("serves suspended", member, " and not self._handed_over and now_s - self.proof_s < self._lease_s", " and not self._handed_over"),
-    _mutant("wakes and answers", member, "        if 0 < self._cut_off_s <= age_s:\n", "        if False:\n", first=1),
+    _mutant("wakes and answers", member, "        if 0 < self._cut_off_s <= now_s - self.shown_s:\n", "        if False:\n", first=1),
     _mutant("stays although superseded", member, '        return self._end(RESTART, "superseded")\n', "        return []\n"),
     _mutant("never resumes", member, "            self.suspended = not self.suspended\n", "            self.suspended = True\n", first=12),
     _mutant("no beats", member, "            wishes.append(Beat())\n", "            pass\n"),

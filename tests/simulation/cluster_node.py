@@ -170,7 +170,7 @@ class Process(Runtime):
         self.synced_index = 0
         self._kept = 0
         self.position = site.position
-        self.proof_s = -1e9  # of the cluster's time; what the oracle knows about the lease
+        self.proof_s = self.shown_s = -1e9  # of the cluster's time; what the oracle knows about the lease
         self.failed_s = -1e9  # when the event loop heard last that the log does not answer
         self.leaves_s = 1e9  # when it began to hand over
         self.lead_at = 0  # index of the own term entry
@@ -407,7 +407,8 @@ class Process(Runtime):
 
     def _succeeded(self, head: Head) -> list[Wish]:
         assert self._began_s is not None
-        self.proof_s, self._began_s = self._began_s, None
+        self.proof_s = self.shown_s = self._began_s
+        self._began_s = None
         return self.member.swap_succeeded(self.local_s, head)
 
     def superseded(self, head: Head | None) -> None:
@@ -422,7 +423,12 @@ class Process(Runtime):
 
     def refused(self, _error: LogFullError) -> None:
         """The log is full."""
-        self.post(lambda: self._failed_swap(self.member.refused(self.local_s)))
+        self.post(self._refused)
+
+    def _refused(self) -> list[Wish]:
+        if self._began_s is not None:
+            self.shown_s = self._began_s
+        return self._failed_swap(self.member.refused(self.local_s))
 
     def _failed_swap(self, wishes: list[Wish]) -> list[Wish]:
         self._began_s = None

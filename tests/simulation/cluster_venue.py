@@ -340,8 +340,9 @@ class ClusterVenue(Cluster):
                 if process.open and late_s * process.site.rate > LEASE_S:
                     raise Violation(f"{process.site.name} takes connections without a proof")
                 woken_s = self.now_s - process.woken_s
+                late_s += process.proof_s - process.shown_s
                 if late_s * process.site.rate > CUT_OFF_S + ENDS_S and woken_s > LATE_S + ENDS_S:
-                    raise Violation(f"{process.site.name} goes on without a proof")
+                    raise Violation(f"{process.site.name} goes on although its head is not shown")
 
     def check_queues(self, process: GatewayProcess) -> None:
         """See that what a follower holds of subscriptions does not grow."""

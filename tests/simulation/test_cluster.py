@@ -4,11 +4,12 @@ import random
 
 import pytest
 
+from maxam.cluster.member import Role
 from tests.simulation.cluster import COUNTED, simulate
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.judging import each_of, outputs_of, require_kind, require_noticed
 from tests.simulation.mutants import Mutant
-from tests.simulation.roles import World, explore, leading_world
+from tests.simulation.roles import CUT_OFF_S, World, explore, leading_world
 
 SEEDS_OF_A_MUTANT = 6
 SETTLED = 10  # worlds at the ends of histories, from which one must come to lead
@@ -26,6 +27,23 @@ def test_roles_in_all_short_histories(names: str, leading: bool, depth: int) -> 
     assert pictures > 1000
     for end in random.Random(depth).sample(ends, SETTLED):  # noqa: S311  # a sample, not a secret
         end.settle()
+
+
+def test_a_full_log_does_not_end_its_leader() -> None:
+    """It takes no connection after the lease, and goes on while each refusal shows its own head. Without any sign it ends."""
+    world = leading_world("ab")
+    leader, process = next(iter(world.processes.items()))
+    full_s = world.now_s
+    while world.now_s < full_s + 3 * CUT_OFF_S:
+        world.do(f"tick {leader}")
+        if process.swap is not None:
+            world.do(f"refuse {leader}")
+        world.now_s += 0.5
+    assert (process.member.role, process.member.suspended) == (Role.LEADING, True)
+    assert not process.member.serves(world.now_s)
+    world.now_s += CUT_OFF_S
+    world.do(f"tick {leader}")
+    assert process.member.role.value == "ended"
 
 
 @pytest.mark.parametrize("first", range(0, 60, 15))
