@@ -338,6 +338,8 @@ def main() -> int:
 
 async def _run(connected: socket.socket, taking: socket.socket) -> None:
     taking.setblocking(False)
+    with suppress(OSError):  # the gateway has ended: the next call finds that out
+        connected.sendall(wire.frame(wire.REPORT, b"{}"))  # the modules are loaded
     begin = _receive_frame(connected)
     settings, contents, name, slot, epoch, memory_low = pickle.loads(begin.body)  # noqa: S301  # of the process that has started this one
     welcome = wire.read_welcome(_receive_frame(connected).body)

@@ -39,6 +39,16 @@ class Started:
     link: socket.socket
     handing: socket.socket
 
+    @property
+    def loaded(self) -> bool:
+        """Whether it has loaded its modules and sent its first frame."""
+        if self.process.returncode is not None:
+            return False
+        try:
+            return bool(self.link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:  # it has sent nothing yet, or has ended
+            return False
+
 
 @final
 class Front:
@@ -135,8 +145,16 @@ class Spares:
         """Have none."""
         self._waiting: Final[deque[Started]] = deque()
 
+    @property
+    def loaded(self) -> int:
+        """Number of those that have loaded their modules."""
+        return sum(started.loaded for started in self._waiting)
+
     async def fill(self, count: int) -> None:
-        """Start processes until `count` of them wait. Raises OSError."""
+        """Start processes until `count` of them wait; those that have ended do not count. Raises OSError."""
+        for started in [one for one in self._waiting if one.process.returncode is not None]:
+            self._waiting.remove(started)
+            await end_process(started)
         while len(self._waiting) < count:
             self._waiting.append(await start_process())
 

@@ -509,7 +509,8 @@ class ClusterMember:
         self._take(lambda: self.machine.fitness(time.monotonic(), able, _RANKS_OF_REFUSED if refused else 0))
 
     def _announcement(self) -> Announcement:
-        ready = self.machine.role is Role.FOLLOWING and self.lag_s < _READY_S and not self.keeper.disk_full
+        following = self.machine.role is Role.FOLLOWING and self.lag_s < _READY_S
+        ready = following and not self.keeper.disk_full and self._gateway.fronts_loaded
         return announcement_of(self._cluster, self.name, ready, self.applied, self.keeper, self._gateway)
 
     def _report(self, event: str, level: int = logging.INFO, **facts: Any) -> None:  # noqa: ANN401  # of any event

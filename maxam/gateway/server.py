@@ -75,6 +75,7 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 # everything that topics hold, up to 0.3 s for a million.
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)
 _COLLECT_ALL_INTERVAL_S: Final = 900
+_SPARES_LOOK_S: Final = 1.0  # between two checks whether processes of fronts are missing
 
 
 class Service(Protocol):
@@ -272,13 +273,23 @@ class Gateway:
         self.reloader.fronts = self.fronts = fronts
 
     async def _keep_spares(self) -> None:
-        """Have the processes of fronts ready before this gateway serves."""
+        """Have the processes of fronts ready until this gateway serves."""
         if self._spares is None or self.settings.fronts is None:
             return
-        try:
-            await self._spares.fill(self.settings.fronts.count)
-        except OSError as error:
-            log_event(logging.WARNING, "front-failed", error=error)
+        while not self._serving.is_set():
+            try:
+                await self._spares.fill(self.settings.fronts.count)
+            except OSError as error:
+                log_event(logging.WARNING, "front-failed", error=error)
+            with trio.move_on_after(_SPARES_LOOK_S):
+                await self._serving.wait()
+
+    @property
+    def fronts_loaded(self) -> bool:
+        """Whether the processes of fronts are ready for the moment at which this gateway serves. True without fronts."""
+        if self._spares is None or self.settings.fronts is None:
+            return True
+        return self._spares.loaded >= self.settings.fronts.count
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""

@@ -207,6 +207,29 @@ def test_a_spare_that_has_ended_is_not_taken() -> None:
     trio.run(take)
 
 
+def test_a_follower_counts_the_fronts_that_have_loaded_their_modules() -> None:
+    """A process that has just been started does not count, nor one that has ended. The latter is replaced."""
+
+    async def count() -> None:
+        spares = Spares()
+        await spares.fill(2)
+        assert spares.loaded == 0
+        with trio.fail_after(PATIENCE_S):
+            while spares.loaded < 2:  # noqa: ASYNC110  # of other processes
+                await trio.sleep(0.05)
+            ended, living = spares._waiting
+            os.kill(ended.process.pid, signal.SIGKILL)
+            await ended.process.wait()
+            assert spares.loaded == 1
+            await spares.fill(2)
+            assert living in spares._waiting
+            while spares.loaded < 2:  # noqa: ASYNC110  # likewise
+                await trio.sleep(0.05)
+        await spares.end()
+
+    trio.run(count)
+
+
 def test_a_rejected_send_is_kept_by_the_gateway(files: GatewayFolder) -> None:
     """The quarantine and the audit log of the gateway have what a front has rejected."""
     with files.start() as gateway, gateway.client() as client:
