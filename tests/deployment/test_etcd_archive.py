@@ -1,4 +1,4 @@
-"""The archive of etcd: equal bytes, a unit that systemd understands, and a node that gateways accept."""
+"""The archive of etcd: equal bytes, a unit that systemd understands, a node that gateways accept, and commands that the guide has."""
 
 import hashlib
 import os
@@ -13,14 +13,20 @@ from pathlib import Path
 import pytest
 
 from maxam.cluster.etcd import EtcdLog
+from maxam.cluster.etcd_messages import PUT, put_request
 from maxam.cluster.log import LogLostError, LogSize
 from maxam.demo.etcd_nodes import FLAGS, QUOTA_BYTES, issue_etcd_certificates
 from tests.deployment.test_units import EXPOSURE_MAX
+from tests.docs.guides import blocks
+from tests.support.etcd_cluster import EtcdCluster, EtcdNode
 from tests.support.gateway_process import kept_ports
 from tests.support.patience import PATIENCE_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "etcd/maxam-etcd.service"
+GUIDE = DEPLOY.parent / "docs/operate/cluster.md"
+ROOMY_BYTES = 33_554_432  # a quota that is soon reached
+NODE, PEER = "etcd-c", "https://10.0.0.3:2380"  # that the guide replaces
 
 
 def make(folder: Path) -> Path:
@@ -128,3 +134,94 @@ def test_uninstalling_leaves_what_is_the_operators(root: Path, tmp_path: Path) -
     assert settings.read_text() == "ETCD_NAME=mine\n"
     assert not (root / "opt/maxam-etcd").exists()
     assert not (root / "usr/local/bin/maxam-etcdctl").is_symlink()
+
+
+class Operator:
+    """Somebody who pastes the blocks of a section, with the names and addresses of their own nodes."""
+
+    def __init__(self, root: Path, etcd: EtcdCluster, heading: str) -> None:
+        """Read the section, and the first block of the page, which lists the nodes."""
+        text = GUIDE.read_text(encoding="utf-8")
+        text = re.sub(r"^ {3}", "", text, flags=re.MULTILINE)  # blocks of numbered steps
+        given = ["\n".join(one.lines) for one in blocks(text) if one.kind == "sh"]
+        ours = ["\n".join(one.lines) for one in blocks(text.split(f"\n## {heading}\n")[1].split("\n## ")[0])]
+        self.blocks = [one for one in ours if one != given[0]]
+        self._begin = given[0]
+        for of_guide, own in (
+            ("/etc/maxam-etcd/tls", str(etcd.certificates)),
+            ("https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379", ",".join(etcd.endpoints)),
+            ("peer.", "client."),
+        ):
+            assert of_guide in self._begin
+            self._begin = self._begin.replace(of_guide, own)
+        self._programs = root / "usr/local/bin"
+
+    def paste(self, text: str) -> str:
+        """Run commands; return what they print."""
+        script = f"set -euo pipefail\n{self._begin}\nPATH={self._programs}:$PATH\n{text}"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+
+def id_of(listed: str, address: str) -> str:
+    """Return the ID in the line of a table that has an address."""
+    (line,) = [one for one in listed.splitlines() if address in one]
+    found = re.search(r"\b[0-9a-f]{12,16}\b", line)
+    assert found is not None, listed
+    return found[0]
+
+
+def test_a_full_etcd_gets_room_and_another_leader(root: Path, tmp_path: Path) -> None:
+    """The alarm is gone, nodes take writes again, and the lead moves."""
+    (tmp_path / "etcd").mkdir()
+    with EtcdCluster(tmp_path / "etcd", quota_bytes=ROOMY_BYTES) as etcd:
+        operator = Operator(root, etcd, "etcd without room, or with a slow disk")
+        keys, remove, room, move = operator.blocks
+        etcd.fill_up()
+        assert operator.paste("maxam-etcdctl alarm list").count("NOSPACE") > 0
+        assert re.search(r"^ *\d+ /other$", operator.paste(keys), re.MULTILINE)
+        operator.paste(remove)
+        operator.paste(room)
+        assert operator.paste("maxam-etcdctl alarm list") == ""
+        etcd.nodes[0].call(PUT, put_request(b"/other/again", b"room"))
+        leader = etcd.leader()
+        other = next(node for node in etcd.nodes if node is not leader)
+        status, move = move.split("\n")
+        operator.paste(move.replace("ID", id_of(operator.paste(status), other.address)))
+        assert etcd.leader() is other
+
+
+def test_a_node_is_replaced(root: Path, tmp_path: Path) -> None:
+    """An empty node takes the place of one that is lost, under its address, and has what was written."""
+    (tmp_path / "etcd").mkdir()
+    with EtcdCluster(tmp_path / "etcd") as etcd:
+        operator = Operator(root, etcd, "Replace a node of etcd")
+        replace, health = operator.blocks
+        listing, remove, add = replace.split("\n")
+        etcd.nodes[0].call(PUT, put_request(b"/kept", b"1"))
+        lost = etcd.nodes[2]
+        lost.kill()
+        etcd.leader()
+        listed = operator.paste(listing)
+        operator.paste(remove.replace("ID", id_of(listed, lost.address)))
+        peer = next(one for one in lost._command if one.startswith("--initial-advertise-peer-urls=")).partition("=")[2]
+        ends = time.monotonic() + PATIENCE_S
+        printed = ""
+        while not printed:  # etcd adds no node before the others have known each other for some seconds
+            try:
+                printed = operator.paste(add.replace(NODE, lost.name).replace(PEER, peer))
+            except AssertionError as error:
+                if "unhealthy" not in str(error) or time.monotonic() > ends:
+                    raise
+                time.sleep(0.5)
+        assert 'ETCD_INITIAL_CLUSTER_STATE="existing"' in printed
+        shutil.rmtree(lost.folder / "data")
+        command = [*lost._command, "--initial-cluster-state=existing"]
+        etcd.nodes[2] = node = EtcdNode(lost.name, lost.address, lost.folder, command, etcd.certificates)
+        lost.close()
+        node.start()
+        etcd.wait()
+        assert operator.paste(f"{health} 2>&1").count("is healthy") == 3
+        own = f"ETCDCTL_ENDPOINTS={node.address} maxam-etcdctl get /kept --consistency s"
+        assert operator.paste(own).split() == ["/kept", "1"]
