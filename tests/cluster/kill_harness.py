@@ -95,6 +95,7 @@ class Totals:
         serves_s: From the kill of a leader to the moment at which the next one listens.
         needless: New terms that no fault asked for, by fault.
         wakes_s: From the end of each freeze of a leader to the end of its process, if it was superseded.
+        resumes_s: From each freeze of a leader that was superseded until the next one has all durable subscribers.
         texts: Lines about the load.
     """
 
@@ -103,6 +104,7 @@ class Totals:
     serves_s: list[float] = field(default_factory=list)
     needless: dict[str, int] = field(default_factory=dict)
     wakes_s: list[float] = field(default_factory=list)
+    resumes_s: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
@@ -116,6 +118,9 @@ class Totals:
                 found.append(f"{name}: to the first RECEIPT of the next leader {quantiles(self.waits_s[name])}")
         if self.wakes_s:
             found.append(f"superseded leaders ended {max(self.wakes_s):.2f} s after they woke up, at most")
+            found.append(
+                f"from a freeze until the next leader had all durable subscribers: {quantiles(self.resumes_s)}"
+            )
         return found
 
 
@@ -187,8 +192,8 @@ class Harness:
         kind, _, seconds = name.rpartition("-")
         if name in self._cuts:
             return await self._cut(self._cuts[name], leader)
-        if kind == "freeze":
-            return await self._freeze(leader, float(seconds))
+        if kind in {"freeze", "freeze-machine"}:
+            return await self._freeze(leader, float(seconds), fronts=kind == "freeze-machine")
         if kind == "freeze-etcd":
             return await self._freeze_etcd(float(seconds))
         strikes: dict[str, Callable[[str], Awaitable[int]]] = {
@@ -242,9 +247,11 @@ class Harness:
             node.start()
         return 1
 
-    async def _freeze(self, leader: str, seconds: float) -> int:
+    async def _freeze(self, leader: str, seconds: float, *, fronts: bool) -> int:
+        """Stop a leader for a while. Its fronts go on meanwhile, unless they are stopped too."""
         term = (await self._supervised.head()).term
-        self._supervised.freeze(leader)
+        frozen_s = time.monotonic()
+        self._supervised.freeze(leader, fronts=fronts)
         process = self._supervised.site.members[leader]._process
         assert process is not None
         await trio.sleep(seconds)
@@ -255,6 +262,7 @@ class Harness:
             await trio.sleep(0.01)
         if superseded:
             self.totals.wakes_s.append(time.monotonic() - thawed_s)
+            self.totals.resumes_s.append(await self._load.resumed_after(frozen_s))
         return 1
 
     async def _freeze_etcd(self, seconds: float) -> int:

@@ -65,6 +65,7 @@ class Reader:
         seen: The newest revision of each topic that it was sent.
         promised: The newest revision of each topic whose ACK has a RECEIPT.
         made: The subscription exists.
+        served_s: When it began or was resumed last.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Reader:
     seen: dict[str, int] = field(default_factory=dict)
     promised: dict[str, int] = field(default_factory=dict)
     made: bool = False
+    served_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -175,6 +177,12 @@ class Load:
         while awaited.at_s == math.inf:  # noqa: ASYNC110  # noticed by many tasks
             await trio.sleep(RETRY_S / 10)
         return awaited.at_s - after_s
+
+    async def resumed_after(self, after_s: float) -> float:
+        """Wait until each durable subscription is resumed on a connection after a moment; return the time to the last one."""
+        while any(reader.served_s <= after_s for reader in self.readers):  # noqa: ASYNC110  # of several tasks
+            await trio.sleep(RETRY_S)
+        return max(reader.served_s for reader in self.readers) - after_s
 
     async def all_accepted(self) -> None:
         """Wait until each publisher has another SEND accepted."""
@@ -346,7 +354,7 @@ class Load:
                 ):
                     if subscription.result != ("resumed" if reader.made else "created") and reader.made:
                         self.problems.append(f"{reader.name} was {subscription.result}")
-                    reader.made = True
+                    reader.made, reader.served_s = True, time.monotonic()
                     unacked: dict[str, int] = {}
                     count = 0
                     async for message in subscription:

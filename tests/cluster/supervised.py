@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -18,6 +19,7 @@ from maxam.journal.disk import OsDisk
 from maxam.journal.names import list_segments
 from maxam.journal.verify import verify
 from tests.cluster.history import Row
+from tests.faults.kill_fronts import newest_fronts
 from tests.support.cluster_site import NAME, ClusterSite
 from tests.support.etcd_cluster import EtcdCluster, EtcdNode
 from tests.support.patience import PATIENCE_S
@@ -96,14 +98,19 @@ class Supervised:
         """Let a member be started again."""
         self._held.discard(name)
 
-    def freeze(self, name: str) -> None:
-        """Stop a member in the middle of what it does."""
-        os.kill(self.site.members[name].pid, signal.SIGSTOP)
+    def freeze(self, name: str, *, fronts: bool = False) -> None:
+        """Stop a member in the middle of what it does, as a pause of its machine does with `fronts`."""
+        member = self.site.members[name]
+        for pid in (member.pid, *(newest_fronts(member.log()) if fronts else ())):
+            os.kill(pid, signal.SIGSTOP)
         self.frozen.add(name)
 
     def thaw(self, name: str) -> None:
-        """Have a member go on."""
-        os.kill(self.site.members[name].pid, signal.SIGCONT)
+        """Have a member go on, with its fronts."""
+        member = self.site.members[name]
+        for pid in (*newest_fronts(member.log()), member.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         self.frozen.discard(name)
 
     # knowledge

@@ -24,8 +24,14 @@ TAKEN_OVER: Final = 2
 
 def front_pids(gateway: GatewayProcess, count: int) -> list[int]:
     """Return the processes of the fronts that run, by their number."""
-    newest = dict(re.findall(r"front-started front=(\d+) pid=(\d+)", gateway.log()))
-    return [int(newest[str(number)]) for number in range(count)]
+    newest = newest_fronts(gateway.log())
+    return [newest[number] for number in range(count)]
+
+
+def newest_fronts(log: str) -> list[int]:
+    """Return the processes of the fronts that a gateway has started last, by their number, from its log."""
+    newest = dict(re.findall(r"front-started front=(\d+) pid=(\d+)", log))
+    return [int(newest[number]) for number in sorted(newest, key=int)]
 
 
 async def disturb(
