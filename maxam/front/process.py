@@ -367,7 +367,10 @@ def _receive_frame(connected: socket.socket) -> wire.Frame:
 def _receive(connected: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        some = connected.recv(size - len(data))
+        try:
+            some = connected.recv(size - len(data))
+        except ConnectionResetError:  # its end has not read what this process has sent
+            some = b""
         if not some:
             raise FrontLinkError("the gateway has ended")
         data += some

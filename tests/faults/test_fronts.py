@@ -208,7 +208,7 @@ def test_a_spare_that_has_ended_is_not_taken() -> None:
 
 
 def test_a_follower_counts_the_fronts_that_have_loaded_their_modules() -> None:
-    """A process that has just been started does not count, nor one that has ended. The latter is replaced."""
+    """A process that has just been started does not count, nor one that has ended. The latter is replaced. All end with their gateway."""
 
     async def count() -> None:
         spares = Spares()
@@ -225,6 +225,8 @@ def test_a_follower_counts_the_fronts_that_have_loaded_their_modules() -> None:
             assert living in spares._waiting
             while spares.loaded < 2:  # noqa: ASYNC110  # likewise
                 await trio.sleep(0.05)
+            living.link.close()
+            assert await living.process.wait() == 0
         await spares.end()
 
     trio.run(count)
