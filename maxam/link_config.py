@@ -51,7 +51,7 @@ class ClusterSettings:
     # Order in which members claim the lead: the highest first
     priority: int = bounded(100, 0, 1000, "0 never leads")
     # Silence of the leader after which others may lead. A machine whose event loop stands still for as long loses the lead.
-    lease_s: float = bounded(3.0, 1, 60, "shorter ones fail over by mistake, longer ones hold up clients")
+    lease_s: float = bounded(2.5, 1, 60, "longer than an election of etcd, which is no reason for another leader")
     # Time without proof after which a leader sends its clients away
     cut_off_s: float = bounded(10.0, 0, 3600, "0 never does")
     block_bytes_max: int = bounded(524_288, 16_384, 1_048_576, "an entry is one request to etcd")

@@ -307,7 +307,7 @@ def run(
     seed: int,
     plan: Mapping[str, int],
     *,
-    lease_s: float = 3.0,
+    lease_s: float = 2.5,
     outage_s: float = OUTAGE_S[1],
     burners: int = 0,
     fronts: int = 0,
@@ -425,7 +425,7 @@ def main(arguments: Sequence[str] | None = None, cuts: Mapping[str, Cut] | None 
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.kill_harness")
     parser.add_argument("--kills", type=int, default=50, help="kills of the leader; other faults in proportion")
     parser.add_argument("--faults", type=read_plan, help="instead, such as leader=50,freeze-4=3,quiet=6")
-    parser.add_argument("--lease", type=float, default=3.0, help="lease_s of the cluster")
+    parser.add_argument("--lease", type=float, default=2.5, help="lease_s of the cluster")
     parser.add_argument(
         "--outage", type=float, default=OUTAGE_S[1], help="longest time of an outage or cut, in seconds"
     )

@@ -280,7 +280,7 @@ def test_a_cluster_has_defaults_and_the_name_of_the_host() -> None:
     assert _load(MINIMAL).cluster is None
     cluster = _load(MINIMAL + CLUSTER).cluster
     assert cluster is not None
-    assert (cluster.lease_s, cluster.cut_off_s, cluster.copies_min) == (3.0, 10.0, 2)
+    assert (cluster.lease_s, cluster.cut_off_s, cluster.copies_min) == (2.5, 10.0, 2)
     assert cluster.own_name == cluster.own_host == socket.gethostname()
     named = _load(MINIMAL + CLUSTER + 'member = "a"\nhost = "10.0.0.7"\ncut_off_s = 0\nlog_keep_s = 1\n').cluster
     assert named is not None
