@@ -1,6 +1,7 @@
 """The processes of fronts as the gateway has them: how each is started, and the connections that it was handed."""
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,9 @@ from maxam.compiled import child_environment
 from maxam.gateway.front_link import FrontLink
 from maxam.gateway.front_orders import OrderedFront
 from maxam.gateway.front_reports import Figures
+from maxam.gateway.log import log_event
+
+_KEEP_S: Final = 1.0  # between two checks whether processes are missing
 
 
 @final
@@ -141,14 +145,34 @@ async def end_process(started: Started) -> None:
 class Spares:
     """Processes of fronts that have loaded their modules and wait. A front that begins with one serves sooner."""
 
-    def __init__(self) -> None:
-        """Have none."""
+    def __init__(self, wanted: int = 0) -> None:
+        """Have none.
+
+        Args:
+            wanted: Number of processes with which a gateway begins to serve.
+        """
+        self._wanted: Final = wanted
         self._waiting: Final[deque[Started]] = deque()
 
     @property
     def loaded(self) -> int:
         """Number of those that have loaded their modules."""
         return sum(started.loaded for started in self._waiting)
+
+    @property
+    def ready(self) -> bool:
+        """Whether as many as are wanted have loaded their modules."""
+        return self.loaded >= self._wanted
+
+    async def keep(self, serving: trio.Event) -> None:
+        """Have as many as are wanted until the gateway serves."""
+        while not serving.is_set():
+            try:
+                await self.fill(self._wanted)
+            except OSError as error:
+                log_event(logging.WARNING, "front-failed", error=error)
+            with trio.move_on_after(_KEEP_S):
+                await serving.wait()
 
     async def fill(self, count: int) -> None:
         """Start processes until `count` of them wait; those that have ended do not count. Raises OSError."""

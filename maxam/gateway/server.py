@@ -75,7 +75,6 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 # everything that topics hold, up to 0.3 s for a million.
 _COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)
 _COLLECT_ALL_INTERVAL_S: Final = 900
-_SPARES_LOOK_S: Final = 1.0  # between two checks whether processes of fronts are missing
 
 
 class Service(Protocol):
@@ -243,7 +242,7 @@ class Gateway:
             return None
         from maxam.gateway.front_children import Spares  # noqa: PLC0415
 
-        return Spares()
+        return Spares(self.settings.fronts.count)
 
     def _make_fronts(self) -> None:
         """Have processes that have the clients, if they are wanted."""
@@ -272,24 +271,10 @@ class Gateway:
         self.owed_watch.expel = fronts.asks.expel
         self.reloader.fronts = self.fronts = fronts
 
-    async def _keep_spares(self) -> None:
-        """Have the processes of fronts ready until this gateway serves."""
-        if self._spares is None or self.settings.fronts is None:
-            return
-        while not self._serving.is_set():
-            try:
-                await self._spares.fill(self.settings.fronts.count)
-            except OSError as error:
-                log_event(logging.WARNING, "front-failed", error=error)
-            with trio.move_on_after(_SPARES_LOOK_S):
-                await self._serving.wait()
-
     @property
     def fronts_loaded(self) -> bool:
         """Whether the processes of fronts are ready for the moment at which this gateway serves. True without fronts."""
-        if self._spares is None or self.settings.fronts is None:
-            return True
-        return self._spares.loaded >= self.settings.fronts.count
+        return self._spares is None or self._spares.ready
 
     def _make_links(self, settings: LinkSettings) -> "Links":
         """Return the listener of other gateways. Its modules are loaded only if it is wanted."""
@@ -389,7 +374,8 @@ class Gateway:
             if not fronts_first:
                 ready(addresses)
             if listening is None:
-                lasting.start_soon(self._keep_spares)
+                if self._spares is not None:
+                    lasting.start_soon(self._spares.keep, self._serving)
                 await self._serving.wait()
             if not self._stopping.is_set():
                 if listening is None:

@@ -211,11 +211,11 @@ def test_a_follower_counts_the_fronts_that_have_loaded_their_modules() -> None:
     """A process that has just been started does not count, nor one that has ended. The latter is replaced. All end with their gateway."""
 
     async def count() -> None:
-        spares = Spares()
+        spares = Spares(2)
         await spares.fill(2)
         assert spares.loaded == 0
         with trio.fail_after(PATIENCE_S):
-            while spares.loaded < 2:  # noqa: ASYNC110  # of other processes
+            while not spares.ready:  # noqa: ASYNC110  # of other processes
                 await trio.sleep(0.05)
             ended, living = spares._waiting
             os.kill(ended.process.pid, signal.SIGKILL)
