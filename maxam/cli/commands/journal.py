@@ -15,7 +15,7 @@ import click
 
 from maxam.avro.json.decoding import ValueDecodeError, decode_value
 from maxam.broker.summary import summed_up
-from maxam.cli.options import FOLDER, done, json_option
+from maxam.cli.options import FOLDER, done, json_option, limit_option
 from maxam.config import Limits
 from maxam.counting import counted
 from maxam.errors import ConfigurationError, JournalError
@@ -223,6 +223,7 @@ def _shown_at(revision: int, at_us: int, deleted: bool) -> str:
 @click.option(
     "--body", type=click.Choice(["none", "hex", "value"]), default="none", show_default=True, help="Form of bodies."
 )
+@limit_option("Print at most this many records, the first ones.")
 @json_option
 def journal_dump(
     folder: Path,
@@ -231,6 +232,7 @@ def journal_dump(
     destination: str | None,
     rejected: bool,
     body: Body,
+    limit: int | None,
     as_json: bool,
 ) -> None:
     """Print the records of a journal in order, one a line; a gateway may be running. Standard error gets the incarnation and what cannot be read."""
@@ -238,7 +240,7 @@ def journal_dump(
         raise click.UsageError(f"--from {first} is above --to {last}")
     glob = None if destination is None else compile_glob(destination, Limits())
     schemas = SchemaTexts()
-    lost = False
+    lost, printed = False, 0
     with _readable(folder):
         click.echo(f"incarnation: {newest_incarnation(str(folder), OsDisk()) or 'none'}", err=True)
         if body == "value":
@@ -260,6 +262,9 @@ def journal_dump(
                 print_json(row)
             else:
                 print_line(_line(row))
+            printed += 1
+            if printed == limit:
+                break
     if lost:
         raise PartialError("not everything could be read: see the problems above")
 

@@ -8,6 +8,7 @@ import click
 
 from maxam.avro.registry import Registry
 from maxam.cli.options import FOLDER
+from maxam.errors import ConfigurationError
 from maxam.https_client import Credentials, Remote
 from maxam.schema_tools.folder import load_folder
 from maxam.schema_tools.validating import fetch_registry
@@ -41,5 +42,8 @@ def registry_of(credentials: Credentials, folder: Path, live: bool) -> Registry:
     if live:
         with Remote(credentials) as remote:
             return fetch_registry(remote)
-
+    if not folder.exists():
+        raise ConfigurationError(
+            f"there is no schema folder {folder}. Give one with --folder, or ask the gateway: --live"
+        )
     return load_folder(folder)

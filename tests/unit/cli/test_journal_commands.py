@@ -92,6 +92,9 @@ def test_dump_takes_a_range_and_a_glob(folder: Path) -> None:
     assert [(row["revision"], row["kind"]) for row in found] == [(3, "value"), (4, "acknowledgement")]
     assert found[0]["headers"] == [["note", "\x1b[31mred"]]
     assert found[1]["positions"] == [["X/a", 3]]
+    everything = rows(admin("dump", folder, "--json"))
+    assert rows(admin("dump", folder, "--json", "-n", "2")) == everything[:2]
+    assert rows(admin("dump", folder, "--json", "-n", "1", "--from", "3", "--destination", "X/a")) == found[:1]
     assert admin("dump", folder, "--destination", "X/[").exit_code == 1
     backwards = admin("dump", folder, "--from", "4", "--to", "2")
     assert (backwards.exit_code, backwards.stdout) == (2, "")

@@ -190,3 +190,11 @@ def test_a_renewed_certificate_is_told_from_its_successor(tmp_path: Path) -> Non
     assert [row["renewed_by"] for row in rows] == [rows[3]["fingerprint"], "", "", ""]
     assert [row["name"] for row in certs("list", folder, "--expires-within", "30d")] == ["soon"]
     assert [row["name"] for row in certs("list", folder, "--sort", "name", "-n", "1")] == ["late"]
+
+
+def test_a_missing_schema_folder_leads_to_the_gateway(tmp_path: Path) -> None:
+    """On a machine without a schema folder, the error shows the two ways on."""
+    done = CliRunner().invoke(main, ["schemas", "list", "--folder", str(tmp_path / "none")])
+    assert done.exit_code != 0
+    assert "--live" in done.stderr
+    assert "--folder" in done.stderr
