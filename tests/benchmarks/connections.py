@@ -33,12 +33,11 @@ def come_and_go(channel: Channel, target: Target, seconds: float) -> int:
     return count
 
 
-@contextmanager
-def held(target: Target, number: int) -> Iterator[list[Line]]:
-    """Hold N connections that do nothing.
+def allow_connections(number: int) -> None:
+    """Raise the limit of open files of this process so that it may have N connections.
 
     Raises:
-        LoadError: The broker or this system allows fewer.
+        LoadError: This system allows fewer.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number + _FILES_SPARE
@@ -48,6 +47,16 @@ def held(target: Target, number: int) -> Iterator[list[Line]]:
                 f"{number} connections need {wanted} open files, and this system allows {hard}; see `ulimit -n`"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def held(target: Target, number: int) -> Iterator[list[Line]]:
+    """Hold N connections that do nothing.
+
+    Raises:
+        LoadError: The broker or this system allows fewer.
+    """
+    allow_connections(number)
     files = target.subscriber
     context = None if files is None else files.context()
     lines: list[Line] = []

@@ -41,7 +41,8 @@ from tests.benchmarks.connections import held
 from tests.benchmarks.machine import touch_memory
 from tests.benchmarks.plots import Claim, Curve, Panel, check, draw, farthest
 from tests.benchmarks.recovery import build_journal
-from tests.benchmarks.suite import Suite, broker_core_option
+from tests.benchmarks.sends import send_us
+from tests.benchmarks.suite import Suite, answer, broker_core_option
 
 SEND_US: Final = "processor us/SEND"
 SNAPSHOT_US: Final = "processor us/SEND of snapshots"
@@ -373,7 +374,14 @@ def busy_connections(grower: Grower, number: int) -> Figures:
         low = replace(_quick(number, *globs), ack="client", observe=1)
         plan = replace(grower.plan(broker.target, low), per_second=_LOW_PER_SECOND)
         report = grower.judge(run(plan, grower.suite.show))
-    return {**figures, RESIDENT: resident_mib, **percentiles(report)}
+    suite = grower.suite
+    alone = {
+        f"yardstick: TLS and send, receiver {name}, us": answer(
+            send_us, number, suite.cores, asleep, cores=suite.broker_cores
+        )
+        for name, asleep in (("awake", False), ("asleep", True))
+    }
+    return {**figures, **alone, RESIDENT: resident_mib, **percentiles(report)}
 
 
 # Bodies.
