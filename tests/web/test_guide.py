@@ -50,15 +50,25 @@ def block(language: str, after: str) -> str:
     return found[1]
 
 
+def npm(*arguments: str, cwd: Path) -> str:
+    """Run npm to its end and return its output."""
+    done = subprocess.run(["npm", *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.fixture
 def project(tmp_path: Path, certificates: Path) -> Path:
-    """Follow the guide up to the backend, with the package as `npm pack` puts it together."""
+    """Follow the guide up to the backend: pack the package, and install it in an empty folder."""
     require_package()
-    folder = tmp_path / "page"
-    package = folder / "node_modules" / "@maxam" / "client"
+    package = tmp_path / "package"
     run_node("build.mjs", "--out", str(package / "dist"))
     shutil.copy(PACKAGE / "package.json", package)
-    (folder / "public").mkdir()
+    (archive,) = json.loads(npm("pack", "--ignore-scripts", "--json", cwd=package))
+    folder = tmp_path / "page"
+    (folder / "public").mkdir(parents=True)
+    npm("init", "-y", cwd=folder)
+    npm("install", "--offline", "--no-audit", str(package / archive["filename"]), cwd=folder)
     (folder / "public" / "index.html").write_text(block("html", "`public/index.html`"))
     (folder / "page.ts").write_text(block("typescript", "`page.ts`"))
     (folder / "backend.mjs").write_text(block("javascript", "`backend.mjs`"))
