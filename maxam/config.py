@@ -466,7 +466,7 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
         raise MistakeError(
             "fronts", "[fronts] excludes [follow]: a gateway that follows another one has no clients. Remove one"
         )
-    check_web(settings.web, tables)
+    check_web(settings.web)
 
 
 def read_section(name: str, kind: type[_T], table: dict[str, Any], folder: Path) -> _T:

@@ -1,10 +1,9 @@
 """Settings of the listener of web pages and of other clients without a certificate."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from maxam.link_config import link_address
 from maxam.setting_values import MistakeError, bounded, shown
@@ -53,8 +52,8 @@ class WebSettings:
         return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def check_web(web: WebSettings | None, tables: Mapping[str, Any]) -> None:
-    """Raise MistakeError if the settings of the listener cannot be used, or not with other sections."""
+def check_web(web: WebSettings | None) -> None:
+    """Raise MistakeError if the settings of the listener cannot be used."""
     if web is None:
         return
     if link_address(web.listen) is None and link_address(web.listen.removesuffix(":0") + ":1") is None:
@@ -79,7 +78,3 @@ def check_web(web: WebSettings | None, tables: Mapping[str, Any]) -> None:
                 "web.jwt.algorithms",
                 f"[web.jwt] algorithms: expected some of {', '.join(_ALGORITHMS)}, found {shown(algorithm)}",
             )
-    if "fronts" in tables:
-        raise MistakeError(
-            "web", "[web] excludes [fronts]: fronts do not serve connections of this listener. Remove one"
-        )

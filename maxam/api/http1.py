@@ -155,7 +155,8 @@ class HttpConnection:
                 self._http.start_next_cycle()
         if self.upgrade is None and not self._left.is_set() and self._http.their_state in {h11.SEND_BODY, h11.ERROR}:
             with trio.move_on_after(self._limits.linger_timeout_s), suppress(*_BROKEN):
-                await self._stream.transport_stream.send_eof()
+                transport: _Stream = getattr(self._stream, "transport_stream", self._stream)
+                await transport.send_eof()
                 while await self._stream.receive_some(RECEIVE_BYTES_MAX):
                     pass
 

@@ -4,7 +4,6 @@ The credentials are in `Authorization: Bearer`. A ticket is for one request. Pag
 """
 
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -23,7 +22,7 @@ from maxam.api.view import View
 from maxam.errors import ProtocolError
 from maxam.gateway.server import Gateway
 from maxam.gateway.tls import TlsSocket, TransportClosedError
-from maxam.gateway.web import WebListener
+from maxam.gateway.web import ServeValues, WebListener
 
 _ALLOWED: Final = [
     (b"access-control-allow-headers", b"authorization, if-none-match, last-event-id"),
@@ -35,14 +34,14 @@ _ALLOWED: Final = [
 _BEARER: Final = "bearer "
 
 
-def values_of(gateway: Gateway, web: WebListener) -> Callable[[TlsSocket, bytes, str, int], Awaitable[None]]:
+def values_of(gateway: Gateway, web: WebListener) -> ServeValues:
     """Return the function that serves the HTTP requests of one connection, from the bytes received first, to its end."""
     limits = ListenerLimits(name="web")
     waits = Waits(limits)
     application = _Shared(make_values_application(View(gateway), partial(_reader, gateway, web)), web.origins)
 
-    async def serve(tls: TlsSocket, held: bytes, host: str, port: int) -> None:
-        stream = _Stream(tls, held, limits.write_timeout_s)
+    async def serve(connected: TlsSocket | trio.SocketStream, held: bytes, host: str, port: int) -> None:
+        stream = _Stream(connected, held, limits.write_timeout_s) if isinstance(connected, TlsSocket) else connected
         await HttpConnection(application, stream, ((host, port), ("", 0)), {}, limits, waits).run()
 
     return serve
@@ -107,7 +106,6 @@ class _Stream(trio.abc.HalfCloseableStream):
     """A TLS connection of the gateway as a stream of trio."""
 
     def __init__(self, tls: TlsSocket, held: bytes, write_timeout_s: float) -> None:
-        self.transport_stream: Final = self
         self._tls: Final = tls
         self._held = held
         self._write_timeout_s: Final = write_timeout_s

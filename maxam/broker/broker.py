@@ -445,7 +445,7 @@ class Broker:
     def serve_fronts(self) -> Intake:
         """Keep the order of operations of fronts from now on."""
         places = (self._log, self.store, self._routing, self._table, self._conditions)
-        self.intake = intake = Intake(*places, self._admission, self.publishing, self.last_wills)
+        self.intake = intake = Intake(*places, self._admission, self.publishing, self.last_wills, self.limits)
         return intake
 
     # For the gateway and the admin listener.

@@ -99,6 +99,11 @@ class Rights:
         return self._receive_digest
 
     @property
+    def globs(self) -> tuple[list[str], list[str]]:
+        """The texts of the globs that it may receive, and of those that it may send to."""
+        return [glob.text for glob in self._receive], [glob.text for glob in self._send]
+
+    @property
     def received(self) -> GlobSet:
         """The globs of destinations that it may receive."""
         union = self._receive_union

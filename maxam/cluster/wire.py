@@ -18,7 +18,9 @@ on which nothing arrives for `SILENCE_S` seconds ends.
 | 19 SOURCED | front | JSON: the epoch that is ready or in force |
 | 20 REPORT | front | JSON: connections that began or ended, counters |
 | 21 ASK | to a front | JSON: a question of an operator, with its number |
+| 21 ASK | front | JSON: the hash of a ticket that a client shows, its client-id and origin, with a number |
 | 22 ANSWER | front | JSON: the answer to that number |
+| 22 ANSWER | to a front | the number, and the grant of the ticket unless it is refused |
 | 12 LIST | who copies | nothing |
 | 13 FILES | copy | count (4), then for each file: path, size (8) |
 | 14 DATA | who copies | path, offset (8): the request for the rest of a file |

@@ -25,6 +25,7 @@ from maxam.front.figures import FigureReader
 from maxam.front.loop import FrontLoop
 from maxam.front.replica import Replica, ReplicaError
 from maxam.front.reports import Reports
+from maxam.front.web import WebClients
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.bridge_links import BridgeLinks
 from maxam.gateway.clients import SHUTDOWN, Clients
@@ -39,6 +40,7 @@ from maxam.gateway.rates import Rates
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import Staleness
 from maxam.gateway.transport import Transport
+from maxam.gateway.web_pings import keep_alive
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import Position
 from maxam.journal.identity import end_chain
@@ -112,6 +114,11 @@ class FrontProcess:
             self._rates,
             replica.claim,
         )
+        self._web: WebClients | None = None
+        if settings.web is not None:
+            self._web = WebClients(
+                settings.web, settings, self._clients, self._access, link, taking, lambda: self.loaded
+            )
         self._broker.publishing.on_rejected = self._reports.rejected
         # The gateway deletes what expires; here overdue topics are found for the notices of subscribers.
         self._freshness: Final = Freshness(self._broker, clock.now_us, self._loop.schedule_commit, lambda: False)
@@ -157,12 +164,16 @@ class FrontProcess:
             lasting.start_soon(_collect_garbage)
             if self._settings.cluster is not None and self._settings.cluster.cut_off_s:
                 lasting.start_soon(self._watch_gateway, self._settings.cluster.cut_off_s)
+            if self._web is not None:
+                lasting.start_soon(keep_alive, self._clients.web_sockets)
             async with trio.open_nursery() as clients:
                 lasting.start_soon(self._link.run, partial(self._receive, clients))
                 lasting.start_soon(self._take, clients)
                 self._note_ready()
                 await self._stopping.wait()
                 self._clients.close(self._shutdown)
+                if self._web is not None:
+                    self._web.listener.close()
                 clients.cancel_scope.deadline = trio.current_time() + self._settings.limits.stop_timeout_s
             self._broker.record_acknowledgements()
             with trio.move_on_after(1):
@@ -201,6 +212,8 @@ class FrontProcess:
             elif frame.type == wire.ASK:
                 with suppress(trio.WouldBlock):  # the gateway waits for a second
                     self._asked.send_nowait(json.loads(frame.body))
+            elif frame.type == wire.ANSWER and self._web is not None:
+                self._web.answered(frame.body)
             elif frame.type == wire.EXPEL and frame.body.startswith(b'{"all"'):
                 self._shutdown = ProtocolError(*json.loads(frame.body)["all"])
                 self._stopping.set()
@@ -232,19 +245,20 @@ class FrontProcess:
                 continue
             if not data:
                 return
-            host, port, number = json.loads(data)
+            host, port, number, web = json.loads(data)
             self._taken += 1
             self._link.send(wire.frame(wire.REPORT, json.dumps({"taken": self._taken}).encode()))
             connected = socket.socket(fileno=descriptors[0])
             connected.setblocking(False)
-            clients.start_soon(self._serve, connected, str(host), int(port), int(number))
+            clients.start_soon(self._serve, connected, str(host), int(port), int(number), bool(web))
 
-    async def _serve(self, connected: socket.socket, host: str, port: int, number: int) -> None:
+    async def _serve(self, connected: socket.socket, host: str, port: int, number: int, web: bool) -> None:
+        clients = self._web.listener if web and self._web is not None else self._clients
         try:
             async with trio.open_nursery() as nursery:
-                self._clients.begin(nursery, connected, host, port, number)
+                clients.begin(nursery, connected, host, port, number)
         finally:
-            self._reports.closed()
+            self._reports.closed(web)
 
     async def _report(self) -> None:
         while True:

@@ -39,6 +39,7 @@ class Reports:
         self._audit_lost = 0
         self._presence: list[object] = []
         self._ended = 0
+        self._web_ended = 0
         self._counted = dict.fromkeys(COUNTED, 0)
         self._rejected: dict[str, int] = {}
         self._totals: dict[str, int] = {}
@@ -89,9 +90,10 @@ class Reports:
             )
         )
 
-    def closed(self) -> None:
-        """Note that a connection that was handed over has ended."""
+    def closed(self, web: bool) -> None:
+        """Note that a connection that was handed over has ended, and whether it was of the web listener."""
         self._ended += 1
+        self._web_ended += web
 
     def take(self, figures: dict[str, Any] | None = None) -> bytes | None:
         """Return the report of what has happened since the last one, with figures of this moment; None if there is nothing."""
@@ -125,6 +127,7 @@ class Reports:
             "audit": self._audit,
             "presence": self._presence,
             "ended": self._ended,
+            "web_ended": self._web_ended,
             "counters": news,
             "rejected": rejected,
             "sends": self._rejected_sends,
@@ -135,6 +138,6 @@ class Reports:
         if figures is not None:
             told["shadows"] = self.shadows()
             told["figures"] = figures
-        self._audit, self._presence, self._ended = [], [], 0
+        self._audit, self._presence, self._ended, self._web_ended = [], [], 0, 0
         self._rejected_sends, self._rejected_bytes, self._lost, self._audit_lost = [], 0, 0, 0
         return json.dumps(told).encode()

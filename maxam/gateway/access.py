@@ -240,11 +240,8 @@ class AccessMonitor:
                 self._note_expiry(loaded, connection.chain, time.time())
                 if connection.grant is not None:
                     self.granted(connection.grant)
-            elif not connection.expelled:  # one that was expelled may still have to read its ERROR
-                connection.expel(failure)
-                if self.on_expelled is not None:
-                    self.on_expelled(connection, failure)
-                self._leaving.append((deadline_s, partial(self._cut_overdue, connection)))
+            else:
+                self._expel_one(connection, failure, deadline_s)
             peer = connection.peer
             if connection.message_under_way and peer is not None:
                 was, now = before.rights(peer.principal), policy.rights(peer.principal)
@@ -258,6 +255,19 @@ class AccessMonitor:
             else:
                 self._note_expiry(loaded, admin_connection.chain, time.time())
         return under_way
+
+    def recheck(self, connection: Transport) -> None:
+        """Judge a client again that has waited for its session."""
+        failure = self._recheck(connection)
+        if failure is not None:
+            self._expel_one(connection, failure, trio.current_time() + self._settings.limits.close_grace_s)
+
+    def _expel_one(self, connection: Transport, failure: ProtocolError, deadline_s: float) -> None:
+        if not connection.expelled:  # one that was expelled may still have to read its ERROR
+            connection.expel(failure)
+            if self.on_expelled is not None:
+                self.on_expelled(connection, failure)
+            self._leaving.append((deadline_s, partial(self._cut_overdue, connection)))
 
     def _note_expiry(self, loaded: LoadedConfig, chain: Chain, now_s: float) -> None:
         """Record when a valid chain ends, so that it is checked then. Others are refused at CONNECT, or at the next request."""

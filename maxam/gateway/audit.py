@@ -25,12 +25,10 @@ import trio
 
 from maxam.audit_chain import Anchor
 from maxam.config import AuditSettings, Settings
-from maxam.errors import ProtocolError
 from maxam.gateway.audit_files import CUT, LOST, AuditFiles, stamp
 from maxam.gateway.audit_shipping import AuditShipper
 from maxam.gateway.listener import host_of
 from maxam.gateway.log import log_bug, log_event
-from maxam.gateway.transport import Transport
 from maxam.journal.disk import Disk
 from maxam.records import Identity, Rejection
 
@@ -232,13 +230,6 @@ class Audit:
     def reloaded(self, item: str, outcome: str, detail: str, trigger: str) -> None:
         """Log an item that was put into force, or refused, and the origin of the request."""
         self.record(RELOADED, outcome, reason=detail, item=item, trigger=trigger)
-
-    def expelled(self, connection: Transport, failure: ProtocolError) -> None:
-        """Log a client whose connection ends because it lost its rights."""
-        peer = connection.peer
-        who = Identity("" if peer is None else peer.principal, connection.fingerprint)
-        session = None if peer is None else peer.client_id
-        self.record(EXPELLED, failure.message, who, connection.address, failure.detail, session=session)
 
     def tick(self) -> None:
         """Log the numbers of minutes that are over."""

@@ -15,7 +15,7 @@ from maxam.broker.session_table import TAKEOVER
 from maxam.config import LISTENER_PLACES, Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor
-from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, TAKEN_OVER
+from maxam.gateway.audit import CONNECTED, DISCONNECTED, EXPELLED, REFUSED, TAKEN_OVER
 from maxam.gateway.clock import WallClock
 from maxam.gateway.connect_rates import ConnectRates
 from maxam.gateway.delivery_scheduler import DeliveryScheduler
@@ -81,6 +81,7 @@ class Clients:
         traffic: Totals of all connections.
         connect_rates: How often addresses and principals may connect.
         accept_failures: Accepts that failed because no sockets were left.
+        web_sockets: WebSockets, by their connections.
         closed: New connections are closed at once.
     """
 
@@ -135,10 +136,11 @@ class Clients:
         self._presence: Final = presence
         self._rates: Final = rates
         self._unauthenticated: Final[dict[Transport, None]] = {}  # not CONNECTED yet, oldest first
-        self._web_sockets: Final[dict[Transport, WebSocket]] = {}
+        self.web_sockets: Final[dict[Transport, WebSocket]] = {}
         self._serving: trio.Nursery | None = None
         self._handshakes: Final = trio.CapacityLimiter(settings.limits.handshakes_per_pass_max)
         self.closed = False
+        access.on_expelled = self._expelled
 
     async def serve(self, listening: socket.socket, stopping: trio.Event) -> None:
         """Accept clients until `stopping` is set. Then send each one the shutdown message, and wait until all have left.
@@ -146,14 +148,12 @@ class Clients:
         Connections that last longer than `limits.stop_timeout_s` after that are cut off. No will is fired for a connection that
         ends here, and presence shows it as connected: the clients will connect again.
         """
-        accepting = trio.CancelScope()
-        async with trio.open_nursery() as nursery, trio.open_nursery() as pinging:
+        async with trio.open_nursery() as nursery, trio.open_nursery() as while_open:
             self._serving = nursery
-            pinging.start_soon(keep_alive, self._web_sockets)
-            nursery.start_soon(self.accept, listening, partial(self._accepted, nursery), accepting)
+            while_open.start_soon(keep_alive, self.web_sockets)
+            while_open.start_soon(self.accept, listening, partial(self._accepted, nursery))
             await stopping.wait()
-            accepting.cancel()
-            pinging.cancel_scope.cancel()
+            while_open.cancel_scope.cancel()
             self.close()
             nursery.cancel_scope.deadline = trio.current_time() + self._settings.limits.stop_timeout_s
 
@@ -173,16 +173,9 @@ class Clients:
         """Return lines for health: accepts that failed, addresses and principals that connect too often."""
         return self.accept_failures.degraded(now_s) + self.connect_rates.degraded(now_s)
 
-    async def accept(
-        self,
-        listening: socket.socket,
-        accepted: Callable[[socket.socket, str, int], None],
-        scope: trio.CancelScope,
-    ) -> None:
-        """Call `accepted` with each connection that comes, until the scope is cancelled."""
-        acceptor = Acceptor(listening, self._settings.limits, self.accept_failures)
-        with scope:
-            await acceptor.run(accepted)
+    async def accept(self, listening: socket.socket, accepted: Callable[[socket.socket, str, int], None]) -> None:
+        """Call `accepted` with each connection that comes, until cancelled."""
+        await Acceptor(listening, self._settings.limits, self.accept_failures).run(accepted)
 
     def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
         if self.admits(connected, host, port, len(self._connections)):
@@ -243,7 +236,7 @@ class Clients:
         self._connections[connection] = None
         self._unauthenticated[connection] = None
         if isinstance(stream, WebSocket):
-            self._web_sockets[connection] = stream
+            self.web_sockets[connection] = stream
         return connection
 
     async def join(self, connection: Transport, admit: Admit | None = None, connect_by_s: float = 0.0) -> None:
@@ -261,7 +254,7 @@ class Clients:
             log_bug("internal-error", error, address=connection.address)
         finally:
             del self._connections[connection]
-            self._web_sockets.pop(connection, None)
+            self.web_sockets.pop(connection, None)
             peer = connection.peer
             if peer is not None and peer.connection is not None:
                 self.connected.pop(peer.connection, None)
@@ -301,14 +294,12 @@ class Clients:
         """Return why a CONNECT is answered with an ERROR, or None."""
         denial = self._access.denial(chain)
         principal = self._broker.policy.principal_of(fingerprint)
-        if denial is not None or principal is None or self._claim is not None:
-            return denial  # the gateway counts the connections of all fronts
-        return self.rate_denial(principal)
+        return denial if denial is not None or principal is None else self.rate_denial(principal)
 
     def rate_denial(self, principal: str) -> ProtocolError | None:
         """Count a CONNECT of a principal; return why it is answered with an ERROR, or None."""
-        if self.connect_rates.admits_principal(principal, trio.current_time()):
-            return None
+        if self._claim is not None or self.connect_rates.admits_principal(principal, trio.current_time()):
+            return None  # of the CONNECTs at fronts, the gateway counts the claims of sessions
         return ProtocolError(
             "connecting too often",
             f"principal {principal!r} has connected more often than {self._settings.limits.connects_per_principal_per_s}"
@@ -329,6 +320,8 @@ class Clients:
                 facts |= connection.grant.facts()
             self._audit.record(CONNECTED, "accepted", who, connection.address, "", **facts)
             self._presence.connected(peer.principal, peer.client_id, connection.address, trio.current_time())
+            if self._claim is not None:  # other files may have come into force while it waited for its session
+                self._access.recheck(connection)
         if peer is not None and self._log_limit.admit("connection-opened", connection.host, trio.current_time()):
             log_event(
                 logging.INFO,
@@ -340,6 +333,13 @@ class Clients:
                 tls=connection.tls_version,
                 fingerprint=peer.fingerprint or None,
             )
+
+    def _expelled(self, connection: Transport, failure: ProtocolError) -> None:
+        """Record in the audit log a client whose connection ends because it lost its rights."""
+        peer = connection.peer
+        who = Identity("" if peer is None else peer.principal, connection.fingerprint)
+        session = None if peer is None else peer.client_id
+        self._audit.record(EXPELLED, failure.message, who, connection.address, failure.detail, session=session)
 
     def _report_end(self, connection: Transport) -> None:
         """Log the end of a connection, and record it in the audit log."""

@@ -26,12 +26,16 @@ _KEEP_S: Final = 1.0  # between two checks whether processes are missing
 @final
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A connection that was accepted and is not served yet: its socket, where it comes from, and its number in listings."""
+    """A connection that was accepted and is not served yet: its socket, where it comes from, and its number in listings.
+
+    `web` is whether it is of the web listener.
+    """
 
     connected: socket.socket
     host: str
     port: int
     number: int
+    web: bool
 
 
 @final
@@ -65,6 +69,7 @@ class Front:
         ready: It serves clients.
         handed: Connections that were handed to it.
         ended: Of these, those that have ended.
+        web: Of those that have not ended, those of the web listener.
         epoch: Number of the files that it has read last, in force or not.
         settled: Number of the files whose predecessors are out of force there.
         addresses: Of its connected clients, by principal and client-id.
@@ -79,6 +84,7 @@ class Front:
         self.ready = False
         self.handed = 0
         self.ended = 0
+        self.web = 0
         self.epoch = 0
         self.settled = 0
         self.ordered: OrderedFront | None = None
@@ -89,12 +95,13 @@ class Front:
 
     def hand_over(self, accepted: Accepted) -> bool:
         """Hand a connection over; return False if the front hangs or has ended."""
-        data = json.dumps([accepted.host, accepted.port, accepted.number]).encode()
+        data = json.dumps([accepted.host, accepted.port, accepted.number, accepted.web]).encode()
         try:
             socket.send_fds(self.sockets, [data], [accepted.connected.fileno()])
         except OSError:
             return False
         self.handed += 1
+        self.web += accepted.web
         self._handing.append(accepted)
         return True
 

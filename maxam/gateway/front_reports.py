@@ -106,6 +106,7 @@ class FrontReports:
     def take(self, front: "Front", told: dict[str, Any]) -> None:
         """Take a report of a front."""
         front.ended += int(told.get("ended", 0))
+        front.web -= int(told.get("web_ended", 0))
         for event, outcome, who, address, reason, facts in told.get("audit", ()):
             self._audit.record(event, outcome, Identity(*who), address, reason, **facts)
         if told.get("audit_lost"):

@@ -35,6 +35,7 @@ from maxam.gateway.front_children import Accepted, Front, Spares
 from maxam.gateway.front_link import FrontLink
 from maxam.gateway.front_orders import FrontOrders
 from maxam.gateway.front_reports import FrontReports
+from maxam.gateway.front_web import FrontWeb
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.listings import subscriptions_after
 from maxam.gateway.loaded_config import ITEMS, LoadedConfig
@@ -42,7 +43,9 @@ from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.presence import Presence
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import Look, Staleness, SubscriptionRow, read_look, read_row
+from maxam.gateway.tickets import Tickets
 from maxam.gateway.transport import opening_number
+from maxam.gateway.web import WebListener
 from maxam.journal.encoding import Position
 
 _UNSENT_BYTES_MAX: Final = 268_435_456  # for a front that reads the journal meanwhile
@@ -82,6 +85,8 @@ class Fronts:
         holdings: Holdings,
         *,
         spares: Spares,
+        web: WebListener | None,
+        tickets: Tickets,
     ) -> None:
         """Prepare to start them; `serve` does.
 
@@ -99,6 +104,8 @@ class Fronts:
             shadows: Trials of candidate versions.
             holdings: Where connections are counted that held too much.
             spares: Processes that fronts begin with. The caller ends those that wait.
+            web: Accepts the connections of the web listener. None without it.
+            tickets: Of that listener, used once at all fronts together.
         """
         self.orders: Final = FrontOrders(broker, position, trio.current_time, clients.rate_denial)
         committer.group.fronted = self.orders
@@ -106,6 +113,7 @@ class Fronts:
         self.asks: Final = FrontAsks(self.running, self._find)
         self.reports: Final = FrontReports(self.running, broker, clients, audit, presence, shadows, holdings)
         self.restarts = 0
+        self._web: Final = None if web is None else FrontWeb(web, tickets)
         self._settings: Final = settings
         self._broker: Final = broker
         self._committer: Final = committer
@@ -121,11 +129,17 @@ class Fronts:
         self._stopping = False
         self._read = self.orders.epoch  # number of the files that fronts have read last, or were asked to
         self._changed = trio.Event()
+        self._tasks: trio.Nursery
 
     @property
     def open(self) -> int:
         """Connections of clients that fronts have."""
         return sum(front.handed - front.ended for front in self.running) + len(self._held)
+
+    @property
+    def web_open(self) -> int:
+        """Those of the web listener."""
+        return sum(front.web for front in self.running) + sum(one.web for one in self._held)
 
     async def serve(self, listening: socket.socket, stopping: trio.Event, ready: Callable[[], None] | None) -> None:
         """Run the fronts and accept clients until `stopping` is set; then have all clients sent the shutdown message.
@@ -139,6 +153,7 @@ class Fronts:
             nursery.start_soon(self._tick)
             nursery.start_soon(self._keep_spare)
             nursery.start_soon(self._accept, listening, accepting, ready)
+            self._tasks = nursery
             await stopping.wait()
             self._stopping = True
             accepting.cancel()
@@ -220,17 +235,26 @@ class Fronts:
         self, listening: socket.socket, accepting: trio.CancelScope, ready: Callable[[], None] | None
     ) -> None:
         """Accept once all fronts serve, so that the first of them does not get all clients."""
-        with trio.move_on_after(_START_S):
-            while self._serving < self._count:
-                await self._wait_change()
-        if ready is not None:
-            ready()
-        await self._clients.accept(listening, self._accepted, accepting)
+        with accepting:
+            with trio.move_on_after(_START_S):
+                while self._serving < self._count:
+                    await self._wait_change()
+            if ready is not None:
+                ready()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._clients.accept, listening, self._accepted)
+                if self._web is not None:
+                    nursery.start_soon(self._web.listener.accept, partial(self._accepted_web, self._web.listener))
 
     def _accepted(self, connected: socket.socket, host: str, port: int) -> None:
-        if not self._clients.admits(connected, host, port, self.open):
-            return
-        accepted = Accepted(connected, host, port, opening_number())
+        if self._clients.admits(connected, host, port, self.open):
+            self._take_in(Accepted(connected, host, port, opening_number(), web=False))
+
+    def _accepted_web(self, web: WebListener, connected: socket.socket, host: str, port: int) -> None:
+        if web.admits(connected, host, port, self.web_open, self.open):
+            self._take_in(Accepted(connected, host, port, opening_number(), web=True))
+
+    def _take_in(self, accepted: Accepted) -> None:
         if not self._hand_over(accepted):
             self._held.append(accepted)  # a moment: a front is being started
 
@@ -336,6 +360,8 @@ class Fronts:
                 self._report(front, json.loads(frame.body))
             elif frame.type == wire.ANSWER:
                 self.asks.answered(json.loads(frame.body))
+            elif frame.type == wire.ASK and self._web is not None:
+                self._web.take_ticket(front, json.loads(frame.body))
             elif frame.type == wire.SOURCED:
                 told = json.loads(frame.body)
                 front.epoch = max(front.epoch, int(told["read"]))
@@ -353,6 +379,8 @@ class Fronts:
             self._hand_over_held()
         if "taken" in told:
             front.taken(int(told["taken"]))
+        if "values" in told and self._web is not None:
+            self._web.serve_values(front, self._tasks)
         self.reports.take(front, told)
 
     async def _tick(self) -> None:

@@ -11,7 +11,8 @@ from maxam.errors import ProtocolError
 from maxam.records import Identity
 from maxam.stomp.events import Connect, Event
 
-Admit = Callable[[Connect], tuple[Identity, Rights]]  # raises ProtocolError
+# Raises ProtocolError. After None, `ServerConnection.admitted` or `refused` follows.
+Admit = Callable[[Connect], tuple[Identity, Rights] | None]
 
 
 def unknown_principal(fingerprint: str) -> str:
@@ -83,8 +84,10 @@ class Handshake:
         self.due_s: Final = due_s
         self.waiting = False
 
-    def identify(self, event: Connect, wall_us: int) -> Identity:
+    def identify(self, event: Connect, wall_us: int) -> Identity | None:
         """Return the identity of a client by its CONNECT and its certificate, and give the CONNECT the will of the policy.
+
+        After None the CONNECT waits: another process judges its credentials.
 
         Raises:
             ProtocolError: The certificate or the credentials are not accepted.
@@ -93,7 +96,11 @@ class Handshake:
         if denial is not None:
             raise denial
         if self._admit is not None:
-            identity, self._rights = self._admit(event)
+            admitted = self._admit(event)
+            if admitted is None:
+                self.waiting = True
+                return None
+            identity, self._rights = admitted
         else:
             refuse = self._settings.policy.unknown_clients == "refuse"
             identity = identity_of(self._broker.policy, self._fingerprint, refuse)
@@ -101,9 +108,10 @@ class Handshake:
             event.will = self._broker.last_wills.bound(identity, wall_us)
         return identity
 
-    def wait(self, event: Connect, identity: Identity) -> None:
-        """Have a CONNECT wait until its session is granted."""
+    def wait(self, event: Connect, identity: Identity, rights: Rights | None = None) -> None:
+        """Have a CONNECT wait until its session is granted. `rights` are those of credentials that another process has judged."""
         self._claimed = (event, identity)
+        self._rights = self._rights if rights is None else rights
         self.waiting = True
 
     def hold(self, events: list[Event]) -> None:

@@ -59,7 +59,7 @@ def measures(gateway: Gateway) -> Iterator[Measure]:
     """Iterate over all measures but whether the broker is ready; what `traffic` and `staleness` gather is as of their last time."""
     yield "maxam_build_info", (__version__, core()), 1
     yield "maxam_start_time_seconds", (), gateway.started_at_us / 1e6
-    yield "maxam_web_connections", (), 0 if gateway.web is None else gateway.web.open
+    yield "maxam_web_connections", (), gateway.web_open
     tickets = gateway.tickets
     for outcome, count in (("made", tickets.made), ("used", tickets.used), ("refused", tickets.refused)):
         yield "maxam_tickets_total", (outcome,), count

@@ -202,7 +202,6 @@ class Gateway:
         self.seen: Final = SeenCertificates(lambda: time.time_ns() // 1000)
         self.audit.observers.extend((self.connect_problems.observe, self.seen.observe))
         self.reloader.on_outcome = self.audit.reloaded
-        self.access.on_expelled = self.audit.expelled
         broker.subscribing.individual_acks = settings.listener.client_individual == "individual"
         broker.publishing.on_rejected = take_rejected(broker, self.quarantine, self._rejects, self.audit)
         broker.watch_shadows(self.shadows.record)
@@ -264,6 +263,8 @@ class Gateway:
             self.shadows,
             self.holdings,
             spares=self._spares,
+            web=self.web,
+            tickets=self.tickets,
         )
         self.clients.traffic.fronts = fronts.reports.connections
         self.rates.fronts = fronts.reports.busy
@@ -384,9 +385,9 @@ class Gateway:
                     self._make_fronts()
                     self._start_serving(lasting)
                     log_event(logging.INFO, "serving", address=address_text(*self.address))
-                if self.web is not None:
-                    lasting.start_soon(self.web.serve, self._stopping)
                 if self.fronts is None:
+                    if self.web is not None:
+                        lasting.start_soon(self.web.serve, self._stopping)
                     await self.clients.serve(listening, self._stopping)
                 else:
                     on_ready = partial(ready, addresses) if fronts_first else None
@@ -514,7 +515,7 @@ class Gateway:
             *used,
             ("owed_per_principal_max", self.owed_watch.most, self.owed_watch.limit, self.owed_watch.principal),
             ("connections_max", self.connections_open, self.clients.connections_max, ""),
-            *([] if self.web is None else [("web_connections_max", self.web.open, self.web.connections_max, "")]),
+            *([] if self.web is None else [("web_connections_max", self.web_open, self.web.connections_max, "")]),
             ("frames_unfinished_bytes_max", frames_bytes, holdings.frames_bytes_max, ""),
             ("receipts_pending_total_bytes_max", receipts_bytes, holdings.receipts_bytes_max, ""),
         ]
@@ -523,6 +524,11 @@ class Gateway:
     def connections_open(self) -> int:
         """Number of connections of clients, those of fronts included."""
         return len(self.connections) + (0 if self.fronts is None else self.fronts.open)
+
+    @property
+    def web_open(self) -> int:
+        """Those of them of the web listener."""
+        return 0 if self.web is None else self.web.open if self.fronts is None else self.fronts.web_open
 
     def held_bytes(self) -> tuple[int, int]:
         """Return the bytes of unfinished frames and of pending RECEIPTs, those of fronts included."""

@@ -16,6 +16,7 @@ from typing import Final, final
 from maxam import __version__
 from maxam.broker.broker import Broker
 from maxam.broker.outbox import Outbox
+from maxam.broker.policy import Rights
 from maxam.config import Settings
 from maxam.errors import ProtocolError
 from maxam.gateway.frame_pace import FramePace
@@ -451,10 +452,15 @@ class ServerConnection(FrameHolder):
 
     def _connect(self, event: Connect, now_s: float, wall_us: int) -> None:
         identity = self._handshake.identify(event, wall_us)
-        if self._claim is None:
+        if identity is not None and self._claim is not None:
+            self.admitted(event, identity)
+        elif identity is not None:
             self._join(event, identity, now_s)
-        else:
-            self._handshake.wait(event, identity)
+
+    def admitted(self, event: Connect, identity: Identity, rights: Rights | None = None) -> None:
+        """Claim the session of a CONNECT, unless the connection has ended. `rights` are of credentials that others have judged."""
+        if self._open and self._claim is not None:
+            self._handshake.wait(event, identity, rights)
             self.principal = identity.principal
             self._claim(self, identity.principal, event.client_id or self._handshake.session_id)
 
@@ -472,7 +478,7 @@ class ServerConnection(FrameHolder):
         return True
 
     def refused(self, failure: ProtocolError, now_s: float) -> None:
-        """End the connection, because it does not get the session that was claimed."""
+        """End the connection, because it does not get the session that was claimed, or its credentials are refused."""
         self._handshake.end_wait()
         self.close_with(failure, now_s)
 

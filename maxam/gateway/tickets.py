@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from maxam.errors import GlobError, MaxamError
+from maxam.errors import GlobError, MaxamError, ProtocolError
 from maxam.gateway.grants import GLOBS_MAX, Grant, Grants, Maker, refusal
 from maxam.records import Identity
 
@@ -126,7 +126,7 @@ class Tickets:
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         label = secrets.token_hex(_LABEL_BYTES)
         ticket = Ticket(Grant(Identity(principal, ""), rights, maker, label), client_id, origin, now_s + validity_s)
-        digest = _digest(secret.encode())
+        digest = hash_of(secret.encode())
         self._open[digest] = ticket
         heapq.heappush(self._ends, (ticket.expires_s, digest))
         self._of_makers[name] = self._of_makers.get(name, 0) + 1
@@ -145,7 +145,14 @@ class Tickets:
         Raises:
             ProtocolError: There is no such ticket, or it cannot be used so. Which of the two is not shown.
         """
-        ticket = self._open.pop(_digest(secret), None)
+        ticket = self.take_hashed(hash_of(secret), client_id, origin, now_s)
+        if ticket is None:
+            raise invalid_ticket()
+        return ticket
+
+    def take_hashed(self, digest: bytes, client_id: str | None, origin: str | None, now_s: float) -> Ticket | None:
+        """Use up the ticket with the hash of a secret, as `take`, and return it. None if it is refused."""
+        ticket = self._open.pop(digest, None)
         if ticket is not None:
             self._released(ticket)
         if (
@@ -156,11 +163,7 @@ class Tickets:
             or self._grants.problem(ticket.grant, now_s) is not None
         ):
             self.refused += 1
-            raise refusal(
-                "ticket invalid",
-                "ticket-invalid",
-                "the ticket is unknown, used, expired, or not for this client-id or page; connect with a new one",
-            )
+            return None
         self.used += 1
         return ticket
 
@@ -183,5 +186,15 @@ class Tickets:
             heapq.heapify(self._ends)
 
 
-def _digest(secret: bytes) -> bytes:
+def hash_of(secret: bytes) -> bytes:
+    """Return the hash by which the ticket of a secret is known."""
     return hashlib.sha256(secret).digest()
+
+
+def invalid_ticket() -> ProtocolError:
+    """Return the one answer to each ticket that is refused."""
+    return refusal(
+        "ticket invalid",
+        "ticket-invalid",
+        "the ticket is unknown, used, expired, or not for this client-id or page; connect with a new one",
+    )

@@ -2,6 +2,8 @@
 
 A connection is served here until its upgrade is answered. From then on it is one of `clients.Clients`, like any other, and CONNECT decides
 about it by its ticket. Upgrade and CONNECT have one deadline together.
+
+With fronts the gateway accepts the connections, and a front serves each one by an object of its own (`front_web`).
 """
 
 import socket
@@ -22,10 +24,10 @@ from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.clients import Clients
 from maxam.gateway.grants import Grant, refusal
-from maxam.gateway.listener import Acceptor, address_text, listen
+from maxam.gateway.listener import address_text, listen
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_bug
-from maxam.gateway.tickets import Tickets
+from maxam.gateway.tickets import Tickets, invalid_ticket
 from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
 from maxam.gateway.transport import Transport
 from maxam.gateway.web_socket import WebSocket
@@ -35,6 +37,13 @@ from maxam.records import Identity
 from maxam.stomp.events import Connect
 from maxam.web_config import JwtSettings, WebSettings
 
+Answered = Callable[
+    [Grant | None, str | None], None
+]  # with the grant of a ticket, None if it is refused, and its client-id
+# Has the process that has the tickets use up that of a secret, for a client-id and an origin.
+AskTicket = Callable[[bytes, str | None, str | None, Answered], None]
+# Serves the HTTP requests of a connection to its end, from the bytes received first; with its host and port.
+ServeValues = Callable[[TlsSocket | trio.SocketStream, bytes, str, int], Awaitable[None]]
 VALUES_PATH: Final = b"/v1/values"
 REQUEST_HEAD_BYTES_MAX: Final = 16_384
 
@@ -64,7 +73,7 @@ class WebListener:
         address: Where it listens, `host:port`. Empty before `listen`.
         origins: Of the pages that may connect.
         connections_max: Limit of its connections.
-        values: Serves the HTTP requests of a connection that asks for values, from the bytes received first. None refuses them.
+        values: Serves connections that ask for values. None refuses them.
     """
 
     def __init__(
@@ -73,7 +82,7 @@ class WebListener:
         limits: Limits,
         clients: Clients,
         access: AccessMonitor,
-        tickets: Tickets,
+        tickets: Tickets | AskTicket,
         loaded: Callable[[], LoadedConfig],
     ) -> None:
         """Make it. `listen` opens its socket, and `serve` accepts clients.
@@ -83,14 +92,14 @@ class WebListener:
             limits: Fixed.
             clients: Serves each connection once it is upgraded.
             access: Ends connections whose grant no longer counts.
-            tickets: The tickets that wait to be used.
+            tickets: The tickets that wait to be used, or the way to ask the process that has them.
             loaded: Returns the configuration in force.
         """
         self.open = 0
         self.address = ""
         self.origins: Final = settings.origins
         self.connections_max: Final = settings.connections_max
-        self.values: Callable[[TlsSocket, bytes, str, int], Awaitable[None]] | None = None
+        self.values: ServeValues | None = None
         self._listening: socket.socket | None = None
         self._settings: Final = settings
         self._limits: Final = limits
@@ -110,31 +119,44 @@ class WebListener:
 
     async def serve(self, stopping: trio.Event) -> None:
         """Accept clients until `stopping` is set, and wait until all have left. `Clients` ends those that are upgraded."""
-        listening = self._listening
-        assert listening is not None  # noqa: S101 - `listen` came before
-        acceptor = Acceptor(listening, self._limits, self._clients.accept_failures)
         async with trio.open_nursery() as clients:
             async with trio.open_nursery() as accepting:
-                accepting.start_soon(acceptor.run, partial(self._accepted, clients))
+                accepting.start_soon(self.accept, partial(self._accepted, clients))
                 await stopping.wait()
                 accepting.cancel_scope.cancel()
-            for scope in (*self._entering, *self._reading):
-                scope.cancel()
+            self.close()
             clients.cancel_scope.deadline = trio.current_time() + self._limits.stop_timeout_s
 
-    def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
-        if self.open >= self.connections_max:
+    async def accept(self, accepted: Callable[[socket.socket, str, int], None]) -> None:
+        """Call `accepted` with each connection that comes, until cancelled."""
+        assert self._listening is not None  # noqa: S101 - `listen` came before
+        await self._clients.accept(self._listening, accepted)
+
+    def admits(self, connected: socket.socket, host: str, port: int, count: int, total: int) -> bool:
+        """Return True if one more connection is allowed beside `count` here and `total` at all listeners; close it if not."""
+        if count >= self.connections_max:
             self._clients.turn_away(connected, host, port, "[web] connections_max")
-            return
-        if not self._clients.admits(connected, host, port, self._clients.count + len(self._entering)):
-            return
+            return False
+        return self._clients.admits(connected, host, port, total)
+
+    def close(self) -> None:
+        """End the connections that are not upgraded."""
+        for scope in (*self._entering, *self._reading):
+            scope.cancel()
+
+    def _accepted(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int) -> None:
+        if self.admits(connected, host, port, self.open, self._clients.count + len(self._entering)):
+            self.begin(clients, connected, host, port)
+
+    def begin(self, clients: trio.Nursery, connected: socket.socket, host: str, port: int, number: int = 0) -> None:
+        """Serve a connection that was accepted, in a task of its own. Its `number` is 0 unless it has one already."""
         if len(self._entering) >= self._limits.connections_unauthenticated_max:
             oldest = next(iter(self._entering))
             del self._entering[oldest]
             oldest.cancel()
-        clients.start_soon(self._serve, connected, host, port)
+        clients.start_soon(self._serve, connected, host, port, number)
 
-    async def _serve(self, connected: socket.socket, host: str, port: int) -> None:
+    async def _serve(self, connected: socket.socket, host: str, port: int, number: int) -> None:
         context = self._loaded().web_tls
         assert context is not None  # noqa: S101 - the configuration has the listener
         tls = TlsSocket(context, connected)
@@ -153,7 +175,7 @@ class WebListener:
                     self._clients.refuse(host, port, entered)
             elif entered.upgrade is not None:
                 joined = True
-                await self._converse(tls, entered.upgrade, entered, host, port)
+                await self._converse(tls, entered.upgrade, entered, host, port, number)
             elif self.values is not None:
                 self._reading[reading] = None
                 with reading:
@@ -167,9 +189,11 @@ class WebListener:
             if not joined:
                 tls.close(abort=scope.cancelled_caught)
 
-    async def _converse(self, tls: TlsSocket, upgrade: Upgrade, entered: "_Entered", host: str, port: int) -> None:
+    async def _converse(
+        self, tls: TlsSocket, upgrade: Upgrade, entered: "_Entered", host: str, port: int, number: int
+    ) -> None:
         web_socket = WebSocket(tls, upgrade.frames, entered.held, trio.current_time)
-        connection = self._clients.transport(web_socket, host, port)
+        connection = self._clients.transport(web_socket, host, port, number)
         connection.tls_version = tls.version
         admit = partial(self._admit, connection, upgrade.origin)
         await self._clients.join(connection, admit, entered.connect_by_s)
@@ -238,11 +262,29 @@ class WebListener:
         forbidden = forbidden_origin(origin_of(request), self._settings.origins)
         return forbidden or Refusal(HTTPStatus.NOT_FOUND, "not-found", "no such path; there are /stomp and /v1/values")
 
-    def _admit(self, connection: Transport, origin: str | None, event: Connect) -> tuple[Identity, Rights]:
-        """Return identity and rights for the credentials of a CONNECT; raises ProtocolError."""
+    def _admit(self, connection: Transport, origin: str | None, event: Connect) -> tuple[Identity, Rights] | None:
+        """Return identity and rights for the credentials of a CONNECT, None if another process has its ticket; raises ProtocolError."""
         if event.will is not None:
             raise ProtocolError("bad will", "a client with a ticket or token cannot leave a last will; connect without")
+        if event.login == b"ticket" and not isinstance(self._tickets, Tickets):
+            self._tickets(event.passcode, event.client_id, origin, partial(self._answered, connection, event))
+            return None
         grant, client_id = self._granted(event.login, event.passcode, event.client_id, origin, time.time())
+        return self._accept(connection, event, grant, client_id)
+
+    def _answered(self, connection: Transport, event: Connect, grant: Grant | None, client_id: str | None) -> None:
+        """Go on with a CONNECT whose ticket was asked for."""
+        peer = connection.peer
+        if peer is None:
+            return  # it left meanwhile
+        if grant is None:
+            peer.refused(invalid_ticket(), trio.current_time())
+        else:
+            peer.admitted(event, *self._accept(connection, event, grant, client_id))
+
+    def _accept(
+        self, connection: Transport, event: Connect, grant: Grant, client_id: str | None
+    ) -> tuple[Identity, Rights]:
         event.client_id = client_id or event.client_id
         connection.grant = grant
         self._access.granted(grant)
@@ -259,7 +301,7 @@ class WebListener:
         ticket_id: str | None = None
         if login == b"jwt" and self._settings.jwt is not None:
             grant = self._read_token(passcode, self._settings.jwt, now_s)
-        elif login == b"ticket":
+        elif login == b"ticket" and isinstance(self._tickets, Tickets):
             ticket = self._tickets.take(passcode, client_id, origin, now_s)
             grant, ticket_id = ticket.grant, ticket.client_id
         else:

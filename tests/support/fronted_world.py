@@ -15,6 +15,7 @@ from maxam.front.replica import Replica
 from maxam.gateway.commit import REFUSED_DELAY_S, GroupCommit
 from maxam.gateway.connect_rates import ConnectRates
 from maxam.gateway.front_orders import FrontOrders, OrderedFront
+from maxam.gateway.handshake import Admit
 from maxam.gateway.server_connection import ServerConnection
 from maxam.journal.decoding import Decoder
 from maxam.journal.encoding import START, Block, Encoder, Position
@@ -82,7 +83,9 @@ class Front:
 class FrontClient(Client):
     """A client of a front; its CONNECTED comes once the session is granted. Without a front, a client of the broker itself."""
 
-    def __init__(self, world: World, front: Front | None, principal: str, session_id: str) -> None:
+    def __init__(
+        self, world: World, front: Front | None, principal: str, session_id: str, admit: Admit | None = None
+    ) -> None:
         super().__init__(world, principal, session_id)
         self.front = front
         if front is None:
@@ -90,11 +93,12 @@ class FrontClient(Client):
         self.peer = ServerConnection(
             front.world.broker,
             front.world.settings,
-            fingerprint_of(principal),
+            fingerprint_of(principal) if admit is None else "",
             session_id,
             self._wake,
             front.world.now_s,
             claim=front.replica.claim,
+            admit=admit,
         )
 
     def begin(self, **headers: str) -> None:
@@ -119,6 +123,7 @@ class FrontedWorld:
     limits: Limits = field(default_factory=Limits)
     principals: dict[str, Any] = field(default_factory=lambda: {"anna": EVERYTHING})
     proves: bool = False
+    admit: Admit | None = None  # of clients that have no certificate
 
     def __post_init__(self) -> None:
         self.leader = World.make(limits=self.limits, **self.principals)
@@ -201,7 +206,7 @@ class FrontedWorld:
         self.made += 1
         front = self.fronts[at] if self.fronts else None
         world = self.leader if front is None else front.world
-        client = FrontClient(world, front, principal, f"made-{self.made}")
+        client = FrontClient(world, front, principal, f"made-{self.made}", self.admit)
         client.begin(**headers)
         return client
 

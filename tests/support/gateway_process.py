@@ -20,7 +20,7 @@ COMMAND = "from maxam.main import gateway; gateway()"  # as the script maxam-gat
 def fronts_table(settings: str = "") -> str:
     """Return the table that has all gateways of tests serve with fronts, except those that cannot: MAXAM_TEST_FRONTS is their number."""
     count = os.environ.get("MAXAM_TEST_FRONTS", "0")
-    if count == "0" or any(table in settings for table in ("[fronts]", "[follow]", "[web]")):
+    if count == "0" or any(table in settings for table in ("[fronts]", "[follow]")):
         return ""
     return f"[fronts]\ncount = {count}\n"
 

@@ -2,6 +2,7 @@
 
 import ssl
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import trio
 from wsproto.extensions import PerMessageDeflate
 
+from maxam.config import FrontsSettings
 from maxam.gateway.tickets import TicketError
 from maxam.web_config import WebSettings
 from tests.support.living_gateway import EVERYTHING, Site, living, run
@@ -17,12 +19,14 @@ from tests.support.web_client import RefusedError, connect, dial, make_ticket, p
 ORIGIN = "https://floor.example"
 WEB = WebSettings(listen="127.0.0.1:0", origins=(ORIGIN,))
 BACKEND = {**EVERYTHING, "admin": ["ticket"]}
+ALONE = pytest.mark.parametrize("site", [0], indirect=True)  # of which nothing depends on fronts
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A site with a publisher, and a backend that may make tickets."""
+@pytest.fixture(params=[0, pytest.param(2, marks=pytest.mark.slow)], ids=["alone", "fronts"])
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+    """A site with a publisher, and a backend that may make tickets; its gateway has fronts or none."""
     site = Site(tmp_path, "anna", "backend", "spare")
+    site.settings = replace(site.settings, fronts=FrontsSettings(request.param))
     site.policy({"anna": EVERYTHING, "backend": BACKEND})
     return site
 
@@ -111,6 +115,7 @@ def test_a_ticket_is_for_its_client_id_and_its_origin(site: Site) -> None:
     run(test)
 
 
+@ALONE
 @pytest.mark.parametrize(
     ("wish", "code"),
     [
@@ -162,6 +167,7 @@ def test_a_page_ends_with_the_rights_of_the_maker(site: Site, change: str) -> No
     run(test)
 
 
+@ALONE
 def test_a_page_stays_when_another_policy_grants_the_same(site: Site) -> None:
     """A reload that leaves the maker what its ticket grants ends nothing, and delivery goes on."""
 
@@ -200,6 +206,7 @@ def test_a_client_without_certificate_leaves_nothing_behind(site: Site) -> None:
     run(test)
 
 
+@ALONE
 @pytest.mark.parametrize(
     ("how", "status"),
     [
@@ -227,6 +234,7 @@ def test_an_upgrade_that_is_refused_is_answered(site: Site, how: dict[str, Any],
     run(test)
 
 
+@ALONE
 def test_the_best_subprotocol_is_taken_and_no_extension(site: Site) -> None:
     """1.2 is preferred in any order, and an offer to compress is not accepted."""
 

@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from maxam.broker.policy import Rights
 from maxam.config import Limits
-from maxam.records import Change, UnsubscriptionRecord
+from maxam.errors import ProtocolError
+from maxam.globs import compile_glob
+from maxam.records import Change, Identity, UnsubscriptionRecord
+from maxam.stomp.events import Connect
 from maxam.stomp.frames import Frame
 from tests.support.fronted_world import FrontClient, FrontedWorld
-from tests.support.sans_io import receipts, values
+from tests.support.sans_io import EVERYTHING, receipts, values
 
 
 def dispositions(frames: list[Frame]) -> list[tuple[str, str]]:
@@ -215,6 +219,58 @@ def test_limits_on_rates_are_those_of_all_fronts() -> None:
     world.settle()
     assert dispositions(one.read()) == [("r1", "accepted")]
     assert dispositions(other.read()) == [("r2", "too-fast")]
+
+
+def ask(world: FrontedWorld, asked: list[Connect], client_id: str) -> FrontClient:
+    """Begin the connection of a client with a ticket, which its front asks the gateway for."""
+    world.admit = asked.append
+    client = world.client(0, "page", client_id=client_id, login="ticket", passcode="t")
+    world.settle()
+    assert (len(asked), client.read()) == (1, [])
+    return client
+
+
+def test_a_connect_waits_for_the_answer_about_its_ticket() -> None:
+    """Nothing is read meanwhile. A refusal ends the connection; an answer to one that has left has no effect."""
+    world = FrontedWorld()
+    rights = Rights((compile_glob("X/**", world.limits),), (), frozenset(), None, world.limits)
+    asked: list[Connect] = []
+    client = ask(world, asked, "tab")
+    assert not client.peer.receiving
+    client.peer.admitted(asked[0], Identity("page", ""), rights)
+    world.settle()
+    assert [frame.command for frame in client.read()] == [b"CONNECTED"]
+    client.send("X/a", b"1", "r1")
+    world.settle()
+    assert dispositions(client.read()) == [("r1", "accepted")]
+
+    asked.clear()
+    client = ask(world, asked, "tab")
+    client.peer.refused(ProtocolError("ticket invalid", ""), world.leader.now_s)
+    assert client.read()[-1].command == b"ERROR"
+
+    asked.clear()
+    client = ask(world, asked, "gone")
+    client.lose()
+    client.peer.admitted(asked[0], Identity("page", ""), rights)
+    world.settle()
+    assert ("page", "gone") not in world.leader.broker.sessions
+
+
+def test_a_send_by_a_ticket_that_crosses_a_reload_takes_effect() -> None:
+    """The gateway judges it by the new schemas, and not by rights of a principal that the policy does not have."""
+    world = FrontedWorld()
+    rights = Rights((compile_glob("X/**", world.limits),), (), frozenset(), None, world.limits)
+    asked: list[Connect] = []
+    client = ask(world, asked, "tab")
+    client.peer.admitted(asked[0], Identity("page", ""), rights)
+    world.settle()
+    client.read()
+    client.send("X/a", b"1", "r1")
+    world.fronts[0].replica.flush()
+    world.reload(anna=EVERYTHING)
+    world.settle()
+    assert dispositions(client.read()) == [("r1", "accepted")]
 
 
 def test_the_front_of_a_session_ends_its_unused_subscription_and_the_gateway_does_not() -> None:
