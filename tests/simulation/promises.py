@@ -162,7 +162,7 @@ class Promises:
             raise Violation(f"RECEIPT {name} came when {link.expected[:1]} was the next in order")
         asked = link.expected.pop(0)
         disposition = frame.headers.get(b"disposition")
-        if self.attendance is not None:
+        if self.attendance is not None and disposition != b"rejected-unavailable":
             accepted = disposition == b"accepted" and b"result" not in frame.headers
             disconnected = asked.kind == "disconnect"
             self.attendance.answered(link.client, link.address, disconnected=disconnected, accepted=accepted)
