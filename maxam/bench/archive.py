@@ -504,7 +504,17 @@ def _rests(version: SchemaVersion, values: Sequence[Value | None]) -> list[_Rest
     show_default=True,
     help="Changes per rejected SEND, in a journal of their own beside it. 0 for none.",
 )
-def archive_command(folder: Path, records: int, topics: int, days: float, seed: int, rejected_every: int) -> None:
+@click.option(
+    "--schemas",
+    type=click.Path(path_type=Path),
+    default=SCHEMAS,
+    show_default="schemas",
+    metavar="FOLDER",
+    help="Schema folder of the demo, as a clone has it.",
+)
+def archive_command(
+    folder: Path, records: int, topics: int, days: float, seed: int, rejected_every: int, schemas: Path
+) -> None:
     """Write a journal of schema-true changes to FOLDER, as a gateway would have left it after some days.
 
     For the pipeline's tests and measurements: no gateway runs, and no publisher. Ten million changes take 2.9 GB.
@@ -518,6 +528,7 @@ def archive_command(folder: Path, records: int, topics: int, days: float, seed: 
                 topics=topics,
                 days=days,
                 seed=seed,
+                schemas=schemas,
                 rejected_every=rejected_every,
                 show=lambda done: bars.update(task, completed=done),
             )

@@ -743,3 +743,17 @@ def test_a_table_that_begins_late_says_so(tmp_path: Path) -> None:
     report = update_history(None, journal, tmp_path / "table")
     assert [(one.kind, one.first, one.last, one.lost) for one in report.problems] == [("expired", 1, 5, False)]
     assert (report.first, report.last) == (6, 10)
+
+
+def test_a_folder_that_is_no_table_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """The journal itself, a folder with other files and a file are refused, and nothing is written there."""
+    journal, other, file = tmp_path / "journal", tmp_path / "other", tmp_path / "file"
+    write_journal(journal, some_changes(1, 5), [A0, B0])
+    other.mkdir()
+    (other / "notes.txt").touch()
+    file.touch()
+    before = sorted(tmp_path.rglob("*"))
+    for out in (journal, other, file):
+        with pytest.raises(PipelineError, match="Give another"):
+            update_history(None, journal, out)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -91,6 +91,19 @@ def current_files(folder: Path) -> list[Path]:
     return delta_log(folder).files() if _has_log(folder) else sorted(folder.glob("date=*/*.parquet"))
 
 
+def _require_empty(folder: Path) -> None:
+    """Refuse what is no folder, and a folder that has more than what tables have before their first commit.
+
+    Raises:
+        PipelineError: It cannot become a table.
+    """
+    if not folder.is_dir():
+        raise PipelineError(f"{folder} is no folder. Give another one")
+    there = min((path.name for path in folder.iterdir() if path.name != "_maxam"), default=None)
+    if there is not None:
+        raise PipelineError(f"{folder} is no history table, and not empty: {there}. Give another folder")
+
+
 def _has_log(folder: Path) -> bool:
     return (folder / "_delta_log").is_dir()
 
@@ -114,6 +127,8 @@ class Table:
         """
         self.folder: Final = folder
         self._own: Final = folder / "_maxam"
+        if folder.exists() and not self._own.is_dir():
+            _require_empty(folder)  # before anything is written: it may be a journal
         self._own.mkdir(parents=True, exist_ok=True)
         # held until the process ends, whichever way
         self._lock: Final = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -221,11 +236,7 @@ class Table:
     def _read_state(self) -> State:
         kept = self._read(self._own / "state.json")
         if kept is None:
-            there = [path.name for path in self.folder.iterdir() if path != self._own]
-            if there:
-                raise PipelineError(
-                    f"{self.folder} is no history table, and not empty: {there[0]}. Give another folder"
-                )
+            _require_empty(self.folder)
             return State()
         del kept["format"]
         kept["lost"] = tuple((first, last) for first, last in kept["lost"])
