@@ -258,9 +258,9 @@ release-check: $(RUNTIME) ## make the release twice, in two clones, and compare 
 	deploy/release-check $(BIN)/python
 
 lock: ## resolve the newest dependencies into requirements*.lock (needs uv)
-	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
+	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --no-strip-extras --quiet \
 	  --custom-compile-command "make lock" --group build --extra gateway --extra admin --extra cluster --output-file requirements.lock
-	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --quiet \
+	uv pip compile pyproject.toml --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --no-strip-extras --quiet \
 	  --custom-compile-command "make lock" --group dev --extra all --constraint requirements.lock \
 	  --output-file requirements-dev.lock
 
