@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant("schemas in force before they are kept", reload, "await trio.to_thread.run_sync(self._keep_schemas, after.registry.texts())", "await trio.lowlevel.checkpoint()", venue=True),
     Mutant("schemas kept, their names not", kept_schemas, "        self._disk.fsync_folder(self._folder)\n        self._unsynced", "        self._unsynced", venue=True),
     Mutant("refused schemas in force", reload, "after = replace(after, registry=before.registry, digests=digests, contents=contents)", "after = replace(after, digests=digests, contents=contents)", venue=True),
-    Mutant("revoked clients go on", access, "                connection.expel(failure)\n", "                pass\n", venue=True),
+    Mutant("revoked clients go on", access, "            connection.expel(failure)\n", "            pass\n", venue=True),
     Mutant("strangers to a new policy go on", access, "        principal = self._broker.policy.principal_of(peer.fingerprint)\n", "        return None\n", venue=True),
     Mutant("revocation looked at only by reloads", handshake, "        if denial is not None:\n            raise denial", "        if False:\n            raise denial", venue=True),
     # Of the disk: blocks, segments, snapshots, the archive.

@@ -1661,7 +1661,8 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
         connections_open=7,
         held_bytes=lambda: (holdings.frames_bytes, holdings.receipts_bytes),
         clients=SimpleNamespace(connections_max=10),
-        web=SimpleNamespace(open=7, connections_max=10),
+        web=SimpleNamespace(connections_max=10),
+        web_open=7,
         owed_watch=SimpleNamespace(most=7, limit=10, principal="anna"),
     )
     gateway.limits_used = partial(Gateway.limits_used, gateway)
@@ -1676,7 +1677,7 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
     holdings.count_receipts(799)
     world.settle()
     assert Gateway._crowded(gateway) == []
-    gateway.connections_open = gateway.web.open = 8
+    gateway.connections_open = gateway.web_open = 8
     gateway.owed_watch.most = 8
     client = world.client(will_destination="X/w")
     client.subscribe(id_="s", durable=True)
