@@ -1,8 +1,7 @@
-# Two commands do everything on a fresh Debian machine with Python 3.11+: `make run` and `make test`. What only tests need of the
-# system comes with `make test-deps`.
-# Each target sets up what it needs, once; the stamps in .venv say what is done.
+# Two commands do everything on a fresh Debian machine with Python 3.11+: `make run` and `make test`. `make test-deps` installs the
+# system's packages that only tests need. Each target sets up its requirements once, and the stamps in .venv record that.
 
-# The interpreter of .venv, when that is made; empty: deploy/make-venv takes the best one and shows why.
+# The interpreter for a new .venv. If empty, deploy/make-venv takes the best one and shows why.
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,8 +10,8 @@ RUNTIME := $(VENV)/runtime.stamp
 DEV := $(VENV)/dev.stamp
 DEV_FILES := certs-dev/fingerprints.json policy-dev.toml
 
-# What `run`, `demo` and `bench` run is a wheel of the tree, with its core compiled where there is a C compiler. Tests, lint and
-# everything else that developers call run the tree, which is never compiled.
+# `run`, `demo` and `bench` use a wheel of the tree, with its core compiled where there is a C compiler. Tests, lint and all other
+# targets use the tree, which is never compiled.
 MAXAM_CORE ?= auto
 INSTALLED := $(VENV)/maxam-$(MAXAM_CORE).stamp
 # The first `run` does not wait for the compiler: it starts the interpreted core, and the next `run` installs the wheel that was built
@@ -20,7 +19,7 @@ INSTALLED := $(VENV)/maxam-$(MAXAM_CORE).stamp
 FIRST := $(VENV)/maxam-interpreted.stamp
 started = $(if $(filter auto,$(MAXAM_CORE)),$(if $(wildcard $(INSTALLED) $1),$(INSTALLED),$(FIRST)),$(INSTALLED))
 RUN := $(call started,$(VENV)/wheel-auto/stamp)
-# No process takes the tree because it was started here; and it takes the place of make's shell, so that whoever ends make ends it too.
+# No process imports the tree because it was started here. It replaces make's shell, so that a signal that ends make ends it too.
 FROM_WHEEL := PYTHONSAFEPATH=1 exec
 # The benchmarks are in the tree and measure the wheel: started by its path, the program finds `tests` after what is installed.
 BENCHMARKS := $(FROM_WHEEL) $(BIN)/python tests/benchmarks/__main__.py
@@ -44,7 +43,7 @@ demo-estate: $(INSTALLED) ## three venues, a centre and the bridges between them
 	$(FROM_WHEEL) $(BIN)/python -m maxam.demo.estate $(ESTATE_ARGS)
 
 .PHONY: demo-web
-demo-web: $(INSTALLED) ## a venue floor in the browser: gateway, machines and a page at one address; needs Node.js (FLOOR_ARGS="--machines 60")
+demo-web: $(INSTALLED) ## a venue floor in the browser (gateway, machines, a page at one address); needs Node.js (FLOOR_ARGS="--machines 60")
 	deploy/build-floor var/floor-page
 	$(FROM_WHEEL) $(BIN)/python docs/examples/floor/demo.py --page var/floor-page $(FLOOR_ARGS)
 
@@ -89,7 +88,7 @@ etcd-test: $(DEV) ## kill the leader of three etcd nodes under a writer and a re
 cluster-test: $(DEV) ## kill, freeze and hand over gateways and etcd of a cluster under load (KILLS=200 takes some three hours; CLUSTER_ARGS="--lease 1.5")
 	$(BIN)/python -m tests.cluster.kill_harness --kills $(or $(KILLS),20) $(CLUSTER_ARGS)
 
-failover-table: $(DEV) ## kill the leader of a cluster under load, with leases of 3, 2 and 1 s, and print how long clients wait (KILLS=200 takes some two hours; CLUSTER_ARGS="--leases 2")
+failover-table: $(DEV) ## kill the leader of a cluster under load with leases of 3, 2 and 1 s, and measure the wait (KILLS=200; CLUSTER_ARGS="--leases 2")
 	$(BIN)/python -m tests.cluster.failover --kills $(or $(KILLS),20) $(CLUSTER_ARGS)
 
 partition-test: $(DEV) ## cut gateways, etcd and clients of a cluster off from each other under load (CUTS=200 takes some hour)
@@ -109,7 +108,7 @@ disk-curve: $(INSTALLED) $(DEV) ## what a journal takes on the disk under steady
 	$(BENCHMARKS) disk --plot docs/plots/disk.svg
 
 MINUTES ?= 10
-fuzz: $(DEV) ## what strangers, operators and disks send, led by coverage, and a live gateway (MINUTES=60)
+fuzz: $(DEV) ## inputs of unauthenticated clients, operators and disks, led by coverage, and a live gateway (MINUTES=60)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 .PHONY: api-fuzz api-bench
@@ -122,7 +121,7 @@ api-bench: $(INSTALLED) ## how long each listing of the admin API holds the even
 soak: $(INSTALLED) $(DEV) ## 1,000 connections come and go for as long as you like (MINUTES=60 SOAK_ARGS="--plot docs/plots/soak.svg")
 	$(BIN)/python -m tests.soak --installed --minutes $(MINUTES) $(SOAK_ARGS)
 
-flood: $(DEV) ## 500 hostile strangers, 100 subscribers that never read: what good clients notice of them
+flood: $(DEV) ## 500 hostile unauthenticated clients, 100 subscribers that never read, and their effect on other clients
 	$(BIN)/python -m tests.faults.flood
 
 .PHONY: bridge-test bridge-figures bridge-thin-line
@@ -136,10 +135,10 @@ bridge-thin-line: $(DEV) ## a bridge over a line of 1 Mbit/s that loses 2 % of a
 	$(BIN)/python -m tests.interop.bridge.thin_line $(LINE_ARGS)
 
 .PHONY: observer-lag observer-line
-observer-lag: $(INSTALLED) ## how far an observer is behind a publisher at full speed, and whether its journal is equal (LAG_ARGS="--rate 100000")
+observer-lag: $(INSTALLED) ## the lag of an observer after a publisher at full speed, and a comparison of their journals (LAG_ARGS="--rate 100000")
 	$(BENCHMARKS) observer $(LAG_ARGS)
 
-observer-line: $(DEV) ## an observer behind a line of 2 % loss with three outages, promoted (LINE_ARGS="--seconds 3600")
+observer-line: $(DEV) ## an observer over a line of 2 % loss with three outages, promoted (LINE_ARGS="--seconds 3600")
 	$(BIN)/python -m tests.faults.observer_line $(LINE_ARGS)
 
 .PHONY: insider-search
@@ -288,7 +287,7 @@ $(VENV)/wheel-%/stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell
 	MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(@D)
 	touch $@
 
-# One stamp says what was asked for, another what it came to, so that asking for that next builds nothing.
+# One stamp records the requested core, another the core that was built. A later request for that core builds nothing.
 $(VENV)/maxam-%.stamp: $(VENV)/wheel-%/stamp
 	rm -rf $(VENV)/maxam-*.stamp $(VENV)/wheel
 	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel-$*/maxam-*.whl

@@ -73,7 +73,7 @@ def test_each_key_of_the_sample_is_known(tmp_path: Path) -> None:
 
 def test_the_client_sample_names_no_key() -> None:
     """A key is a person's: the machine's file has only the gateway's address and the CA to trust."""
-    assert set(tomllib.loads((SAMPLES / "client.toml").read_text())) == {"gateway", "ca"}
+    assert set(tomllib.loads((SAMPLES / "client.toml").read_text())) == {"admin", "ca"}
 
 
 def test_who_asks_the_gateway_on_its_own_machine_finds_it() -> None:
@@ -82,7 +82,7 @@ def test_who_asks_the_gateway_on_its_own_machine_finds_it() -> None:
     admin = text[text.index("[admin]") : text.index("backups =")]
     assert set(re.findall(r'"([\d.]+)"', admin)) == {"127.0.0.1", "0.0.0.0"}  # noqa: S104 - text of the sample, nothing is bound
     asked = f"127.0.0.1:{tomllib.loads(text)['admin']['port']}"
-    assert tomllib.loads((SAMPLES / "client.toml").read_text())["gateway"] == asked
+    assert tomllib.loads((SAMPLES / "client.toml").read_text())["admin"] == asked
     unit = settings_of(ROOT / "deploy/systemd/maxam-gateway-backup.service")
     assert f"MAXAM_ADMIN={asked}" in " ".join(unit["Environment"]).split()
     assert unit["IPAddressAllow"] == ["localhost"]

@@ -112,6 +112,23 @@ def test_scripts_are_checked_in_comments_and_messages(tmp_path: Path) -> None:
     assert sorted(lines(tmp_path, "page.js", source)) == [2, 4, 6]
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "found"),
+    [
+        ("pyproject.toml", 'description = "it tells so many people"\nx = 1 # anew\n', [1, 1, 2]),
+        ("Makefile", "x: y ## it tells\n\techo 'it tells so many people'\n", [1]),
+        ("install", '#!/bin/sh\n#   tells\n# tells\necho "it tells so many $people here" # anew\n', [3, 4, 4, 4]),
+        ("x.rules.yml", 'summary: "it tells {{ $value | x }} many people"\n', [1]),
+        ("x.service", "# anew\nExecStart=/bin/sh -ec 'it tells so many people'\n", [1]),
+    ],
+)
+def test_settings_and_scripts_of_the_shell_are_checked(
+    tmp_path: Path, name: str, source: str, found: list[int]
+) -> None:
+    """Comments are checked everywhere, indented commands in them nowhere, strings where they are read by people."""
+    assert sorted(lines(tmp_path, name, source)) == found
+
+
 def test_the_changelog_is_checked_from_0_2_0_on(tmp_path: Path) -> None:
     """Without a section of 0.2.0 the changelog has no findings. With one, 0.1.0 is left out."""
     assert lines(tmp_path, "CHANGELOG.md", "## Unreleased\n\nit tells\n") == []

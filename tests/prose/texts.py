@@ -22,6 +22,8 @@ class Text:
 
 _QUOTED = r'"(?:\\.|[^"\\\n])*"' + r"|'(?:\\.|[^'\\\n])*'"
 _PYTHON = re.compile(r"(?s)(\"\"\"|''')(?:\\.|[^\\])*?\1|(?P<string>" + _QUOTED + r")|(?P<comment>#[^\n]*)")
+_HASHED = re.compile(r"(?P<comment>(?<!\S)#[^\n]*)|(?P<string>" + _QUOTED + ")")  # TOML, make, the shell, systemd
+_EXPANSION = re.compile(r"\$?\$\([^()]*\)|\$\{[^}]*\}|\$\w+|\{\{.*?\}\}")
 _SCRIPT = re.compile(r"(?s)(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>`(?:\\.|[^`\\])*`|" + _QUOTED + ")")
 _DIRECTIVE = re.compile(
     r"#!.*|# ?((?:ruff: )?noqa(: ?[A-Z]+\d+(, ?[A-Z]+\d+)*)?|type: ignore(\[[\w, -]+\])?|pragma: [\w ]+|fmt: \w+)"
@@ -113,12 +115,21 @@ def _python(source: str, *, messages: bool) -> Iterator[Text]:
     yield from _comments(_PYTHON, source)
 
 
+def _hashed(source: str, *, messages: bool) -> Iterator[Text]:
+    """Yield the comments and strings of a file whose comments begin with `#`."""
+    source = re.sub(r"(?m)^#  +.*", "#", source)  # commands
+    yield from _comments(_HASHED, source)
+    for line, _, _, token in _tokens(_HASHED, source):
+        if messages:
+            yield from _message(line, _EXPANSION.sub("X", token["string"] or "''")[1:-1])
+
+
 def texts(path: Path) -> Iterator[Text]:
     """Yield the prose of a file. Version 0.1.0 of the changelog and the messages of tests do not count."""
     source = path.read_text()
     if path.name == "CHANGELOG.md":
         source = "".join(re.findall(r"(?ms)\A.*^## \[?0\.2\.0\b.*?(?=^## |\Z)", source))
-    if path.suffix == ".py":
+    if path.suffix == ".py" or re.match("#!.*python", source):
         yield from _python(source, messages="tests" not in path.parts)
     elif path.suffix in (".js", ".ts"):
         yield from _comments(_SCRIPT, source)
@@ -126,6 +137,8 @@ def texts(path: Path) -> Iterator[Text]:
             return
         for line, _, _, token in _tokens(_SCRIPT, source):
             yield from _message(line, re.sub(r"\$\{[^}]*\}", "X", token["string"] or "''")[1:-1])
+    elif path.suffix != ".md":
+        yield from _hashed(source, messages=path.suffix not in ("", ".service") or source.startswith("#!"))
     else:
         outside = re.sub(r"(?ms)^ *```.*?^ *```", lambda block: "\n" * block[0].count("\n"), source)
         yield from (Text(number, line, "line") for number, line in enumerate(outside.splitlines(), 1) if line)
