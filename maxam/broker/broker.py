@@ -2,8 +2,8 @@
 
 Theory of operation. A frame is *admitted*, a pure decision by rights, destination and schema. When it changes something, it is *appended*:
 it gets its place in the one order of operations and, for a change, its revision. `take_batch` hands what was appended to
-the journal as one batch. `apply_batch` has each operation of it *applied* once it is safe on disk. Nothing but `apply` alters topics or what
-durable subscriptions owe; recovery calls it for every record that it reads back.
+the journal as one batch. `apply_batch` has each operation of it *applied* once it is safe on disk. Nothing but `apply` alters
+topics. `replay` and `follow` call it for each change that recovery or a replica reads, and give all other records to `recovery` and `following`.
 
 A SUBSCRIBE that is not durable changes nothing on disk. It takes its place in the same order, as a `TransientSubscribe` that the journal
 never sees. It takes effect between the changes before and after it, so an eager subscription neither misses a racing SEND nor sees it twice. An
