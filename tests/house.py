@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class House:
         classes: Lines of each class, by module and name.
         inside: `module:line` of each import inside a function.
         cycles: Modules that import each other when the program runs.
+        known: Modules that know each other, with the imports for type checkers.
         typing: Modules with imports for type checkers only.
     """
 
@@ -31,6 +32,7 @@ class House:
     classes: dict[str, int] = field(default_factory=dict)
     inside: set[str] = field(default_factory=set)
     cycles: list[list[str]] = field(default_factory=list)
+    known: list[list[str]] = field(default_factory=list)
     typing: int = 0
 
 
@@ -38,6 +40,7 @@ def measure(root: Path) -> House:
     """Measure the modules of a tree below its folder `maxam`."""
     house = House()
     imports: dict[str, set[str]] = defaultdict(set)
+    known: dict[str, set[str]] = defaultdict(set)
     paths = {".".join(p.relative_to(root).with_suffix("").parts): p for p in sorted((root / "maxam").rglob("*.py"))}
     for name, path in paths.items():
         text = path.read_text()
@@ -51,13 +54,25 @@ def measure(root: Path) -> House:
                 house.classes[f"{name}.{node.name}"] = (node.end_lineno or 0) - node.lineno + 1
             if inside and isinstance(node, ast.Import | ast.ImportFrom):
                 house.inside.add(f"{name}:{node.lineno}")
-        for node in tree.body:  # type checkers' imports stand in an `if`, and are none when the program runs
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("maxam"):
-                for one in node.names:
-                    full = f"{node.module}.{one.name}"
-                    imports[name].add(full if full in paths else node.module)
+        imports[name] = imported(tree.body, paths)
+        only_types = [
+            node.body for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        ]
+        known[name] = imports[name].union(*(imported(body, paths) for body in only_types))
     house.cycles = cycles(imports)
+    house.known = cycles(known)
     return house
+
+
+def imported(body: list[ast.stmt], modules: Container[str]) -> set[str]:
+    """Return the modules of the product that the statements of a block import, without the blocks in them."""
+    found = set()
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("maxam"):
+            for one in node.names:
+                full = f"{node.module}.{one.name}"
+                found.add(full if full in modules else node.module)
+    return found
 
 
 def statements(node: ast.AST, *, inside: bool) -> Iterator[tuple[ast.AST, bool]]:
@@ -81,6 +96,7 @@ def main(root: Path) -> None:
         (f"classes above {LARGE} lines", f"{len(classes)} {classes}"),
         ("imports inside functions", len(house.inside)),
         ("import cycles at run time", house.cycles),
+        ("import cycles with imports for type checkers", house.known),
         ("imports for type checkers only", house.typing),
         ("asserts on prose", sum(asserts_on_prose(path) for path in (root / "tests").rglob("*.py"))),
     ):

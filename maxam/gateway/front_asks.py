@@ -5,16 +5,14 @@ A front that does not answer within `ANSWER_S` is *silent*. An answer of all fro
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import trio
 
 from maxam.broker.session import Session
 from maxam.cluster import wire
 from maxam.errors import MaxamError, ProtocolError
-
-if TYPE_CHECKING:
-    from maxam.gateway.front_children import Front
+from maxam.gateway.front_children import Front
 
 ANSWER_S: Final = 1.0
 
@@ -30,7 +28,7 @@ class FrontSilentError(MaxamError):
 class _Question:
     """A question that was sent."""
 
-    def __init__(self, front: "Front") -> None:
+    def __init__(self, front: Front) -> None:
         self.front: Final = front
         self.answered: Final = trio.Event()
         self.answer: Any = None
@@ -40,7 +38,7 @@ class _Question:
 class FrontAsks:
     """Sends questions, and hands the answers to those who wait for them."""
 
-    def __init__(self, running: Sequence["Front"], find: Callable[[bytes], "Front | None"]) -> None:
+    def __init__(self, running: Sequence[Front], find: Callable[[bytes], Front | None]) -> None:
         """Make it.
 
         Args:
@@ -102,7 +100,7 @@ class FrontAsks:
             question.answer = told["answer"]
             question.answered.set()
 
-    def _ask(self, front: "Front", what: str, facts: dict[str, Any]) -> tuple[int, _Question]:
+    def _ask(self, front: Front, what: str, facts: dict[str, Any]) -> tuple[int, _Question]:
         self._asked += 1
         question = self._open[self._asked] = _Question(front)
         front.link.send(wire.frame(wire.ASK, json.dumps({"ask": self._asked, "what": what, **facts}).encode()))

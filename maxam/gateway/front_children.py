@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import trio
@@ -17,7 +17,6 @@ import trio
 from maxam.compiled import child_environment
 from maxam.gateway.front_link import FrontLink
 from maxam.gateway.front_orders import OrderedFront
-from maxam.gateway.front_reports import Figures
 from maxam.gateway.log import log_event
 
 _KEEP_S: Final = 1.0  # between two checks whether processes are missing
@@ -56,6 +55,34 @@ class Started:
             return bool(self.link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:  # it has sent nothing yet, or has ended
             return False
+
+
+@final
+@dataclass(slots=True)
+class Figures:
+    """The figures of one front at its last report.
+
+    Attributes:
+        connected: Connections whose CONNECT was answered CONNECTED.
+        connecting: The others.
+        first_expiry_s: Earliest end of validity of their certificates, seconds since the epoch. 0.0 without any.
+        frames_bytes: Bytes of unfinished frames.
+        receipts_bytes: Bytes of pending RECEIPTs.
+        revision: Revision of the last change that it has applied.
+        degraded: Lines for health.
+        busy: Busiest sessions: principal, client-id, SENDs and MESSAGEs a second.
+        owed: Sessions that are owed most by transient subscriptions: principal, client-id, number of topics.
+    """
+
+    connected: int = 0
+    connecting: int = 0
+    first_expiry_s: float = 0.0
+    frames_bytes: int = 0
+    receipts_bytes: int = 0
+    revision: int = 0
+    degraded: list[str] = field(default_factory=list)
+    busy: list[tuple[str, str, float, float]] = field(default_factory=list)
+    owed: list[tuple[str, str, int]] = field(default_factory=list)
 
 
 @final

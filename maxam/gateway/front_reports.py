@@ -7,8 +7,7 @@ front, and are sums where they are read.
 import math
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -16,15 +15,13 @@ from maxam.broker.broker import Broker
 from maxam.gateway.audit import DISCONNECTED, Audit
 from maxam.gateway.audit_files import LOST
 from maxam.gateway.clients import Clients
+from maxam.gateway.front_children import Figures, Front
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.presence import Presence
 from maxam.gateway.rates import BusySession
 from maxam.gateway.shadow import Shadows
 from maxam.records import Identity, Rejection
 from maxam.stomp.events import Send
-
-if TYPE_CHECKING:
-    from maxam.gateway.front_children import Front
 
 Key = tuple[str, str]  # principal and client-id
 
@@ -53,40 +50,12 @@ COUNTED: Final = (
 
 
 @final
-@dataclass(slots=True)
-class Figures:
-    """The figures of one front at its last report.
-
-    Attributes:
-        connected: Connections whose CONNECT was answered CONNECTED.
-        connecting: The others.
-        first_expiry_s: Earliest end of validity of their certificates, seconds since the epoch. 0.0 without any.
-        frames_bytes: Bytes of unfinished frames.
-        receipts_bytes: Bytes of pending RECEIPTs.
-        revision: Revision of the last change that it has applied.
-        degraded: Lines for health.
-        busy: Busiest sessions: principal, client-id, SENDs and MESSAGEs a second.
-        owed: Sessions that are owed most by transient subscriptions: principal, client-id, number of topics.
-    """
-
-    connected: int = 0
-    connecting: int = 0
-    first_expiry_s: float = 0.0
-    frames_bytes: int = 0
-    receipts_bytes: int = 0
-    revision: int = 0
-    degraded: list[str] = field(default_factory=list)
-    busy: list[tuple[str, str, float, float]] = field(default_factory=list)
-    owed: list[tuple[str, str, int]] = field(default_factory=list)
-
-
-@final
 class FrontReports:
     """Takes reports."""
 
     def __init__(
         self,
-        running: Sequence["Front"],
+        running: Sequence[Front],
         broker: Broker,
         clients: Clients,
         audit: Audit,
@@ -103,7 +72,7 @@ class FrontReports:
         self._shadows: Final = shadows
         self._holdings: Final = holdings
 
-    def take(self, front: "Front", told: dict[str, Any]) -> None:
+    def take(self, front: Front, told: dict[str, Any]) -> None:
         """Take a report of a front."""
         front.ended += int(told.get("ended", 0))
         front.web -= int(told.get("web_ended", 0))
@@ -126,7 +95,7 @@ class FrontReports:
         if "figures" in told:
             front.figures = Figures(**told["figures"])
 
-    def end(self, front: "Front") -> None:
+    def end(self, front: Front) -> None:
         """Record that the connections of a front have ended with it."""
         now_s = trio.current_time()
         for (principal, client_id), address in front.addresses.items():
