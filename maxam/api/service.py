@@ -29,7 +29,7 @@ from maxam.gateway.revocation import Chain
 from maxam.gateway.server import Gateway
 from maxam.gateway.tls_credentials import server_context
 from maxam.gateway.web_socket import WebSocket
-from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, Upgrade, judge, path_of
+from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, Upgrade, path_of, validate
 
 # Unauthenticated clients may connect here, and each of them has one thing to ask.
 _ENROLMENT_LIMITS: Final = ListenerLimits(
@@ -83,7 +83,7 @@ async def serve_admin(gateway: Gateway, *, task_status: trio.TaskStatus[list[str
 
 async def _upgrade(gateway: Gateway, names: Callable[[], Collection[str]], asking: Upgradable) -> None:
     """Answer a request for a WebSocket: STOMP for a client with a certificate, and for pages that this listener served."""
-    outcome = _judge(gateway, names(), asking.request)
+    outcome = _validate(gateway, names(), asking.request)
     if isinstance(outcome, Refusal):
         with trio.move_on_after(1.0), suppress(trio.BrokenResourceError):
             await asking.tls.send_all(outcome.answer())
@@ -102,7 +102,7 @@ async def _upgrade(gateway: Gateway, names: Callable[[], Collection[str]], askin
     gateway.clients.adopt(web_socket, *asking.peer, client.fingerprint, client.chain, client.tls_version)
 
 
-def _judge(gateway: Gateway, names: Collection[str], request: h11.Request) -> Upgrade | Refusal:
+def _validate(gateway: Gateway, names: Collection[str], request: h11.Request) -> Upgrade | Refusal:
     host = next((value.decode("latin-1") for name, value in request.headers if name == b"host"), "")
     if path_of(request) != STOMP_PATH:
         return Refusal(HTTPStatus.NOT_FOUND, "not-found", "no WebSocket has this path; there is /stomp")
@@ -110,7 +110,7 @@ def _judge(gateway: Gateway, names: Collection[str], request: h11.Request) -> Up
         return Refusal(HTTPStatus.MISDIRECTED_REQUEST, "unknown-host", "list the name in [admin] hosts")
     if not gateway.clients.adopts:
         return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "this process serves no clients, or none more, now")
-    return judge(request, {f"https://{host.lower()}"})  # a page that was served from here has this origin
+    return validate(request, {f"https://{host.lower()}"})  # a page that was served from here has this origin
 
 
 def _standing(gateway: Gateway, fingerprint: str, chain: Chain) -> Standing:

@@ -161,17 +161,17 @@ class _Search:
         found = [start]
         while True:
             for state in found:
-                settled = self._settle(state)
-                if settled is None:
+                agreed = self._agree(state)
+                if agreed is None:
                     continue
-                if settled.old.op == _DONE and settled.new.op == _DONE:
-                    changes = self._end(settled)
+                if agreed.old.op == _DONE and agreed.new.op == _DONE:
+                    changes = self._end(agreed)
                     if changes or self._ends > ENDS_MAX:
                         return changes
                     continue
-                low, high = sorted((settled.old.least, settled.new.least))
+                low, high = sorted((agreed.old.least, agreed.new.least))
                 pushed += 1
-                heappush(waiting, (len(settled.body) + 2 * high - low, -settled.differences, pushed, settled))
+                heappush(waiting, (len(agreed.body) + 2 * high - low, -agreed.differences, pushed, agreed))
             found = []
             while not found:
                 if not waiting or steps == STEPS_MAX:
@@ -233,7 +233,7 @@ class _Search:
     def _value(self, of: Type, place: int, rest: _Need) -> _Need:
         return rest if of.empty else self._need(_VALUE, of, 0, place, rest)
 
-    def _settle(self, state: _State) -> _State | None:
+    def _agree(self, state: _State) -> _State | None:
         """Take both parsers over all that they read alike, to the next byte that decides. Return None if not both can end."""
         old, new = state.old, state.new
         body = state.body

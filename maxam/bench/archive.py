@@ -133,7 +133,7 @@ def write_archive(
     if folder.is_dir() and any(folder.glob("segments/*")):
         raise LoadError(f"{folder} holds a journal already; name another folder, or remove it first")
     floor = [_Machine(number, registry) for number in range(max(1, topics // TOPICS_PER_MACHINE))]
-    _tell_stories(floor, registry, chance)
+    _begin_stories(floor, registry, chance)
     schedule = [topic for machine in floor for topic in machine.topics for _ in range(_TYPES[topic.attribute])]
     chance.shuffle(schedule)
 
@@ -377,7 +377,7 @@ _STRANGER: Final = Identity("venue-9-monitor", sha256(b"venue-9-monitor").hexdig
 # stories
 
 
-def _tell_stories(floor: list[_Machine], registry: Registry, chance: random.Random) -> None:
+def _begin_stories(floor: list[_Machine], registry: Registry, chance: random.Random) -> None:
     """Give each topic the rests of its bodies, shared by all machines of its kind, and a place to begin."""
     told = {letter: _play(letter, chance) for letter in sorted({machine.letter for machine in floor})}
     plays = _game_plays(chance)

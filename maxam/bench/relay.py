@@ -82,7 +82,7 @@ class Relay:
 
     def begin(self, times: Times) -> None:
         """Record when the load is measured."""
-        self._worker.tell(times)
+        self._worker.send(times)
 
     def finish(self) -> Use:
         """Have it stop; return what it took of its core while the load was measured.
@@ -90,7 +90,7 @@ class Relay:
         Raises:
             LoadError: It has failed.
         """
-        self._worker.tell("stop")
+        self._worker.send("stop")
         what, use = self._worker.hear()
         if what != "done":
             raise LoadError(f"the relay sent {what} instead of its CPU time")

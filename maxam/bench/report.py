@@ -178,7 +178,7 @@ def sum_up(
             *[("relays", use) for use in relays],
         ],
     )
-    _judge(report, results)
+    _validate(report, results)
     return report
 
 
@@ -220,7 +220,7 @@ def _group(
     )
 
 
-def _judge(report: Report, results: Sequence[GroupResult]) -> None:
+def _validate(report: Report, results: Sequence[GroupResult]) -> None:
     """Record problems that make the figures untrue, and warnings how to read them."""
     plan, problems, warnings = report.plan, report.problems, report.warnings
     for name, (count, reason) in sorted(report.rejected.items()):

@@ -125,7 +125,7 @@ class _Run:
             raise LoadError(f"the connections were not set up within {_READY_TIMEOUT_S:g} s")
         self._times = times = self._plan_times()
         for worker in self._all:
-            worker.tell(times)
+            worker.send(times)
         for relay in self._relays:
             relay.begin(times)
         self._until(lambda: False, times.measure_ns / 1e9, "warming up")
@@ -140,7 +140,7 @@ class _Run:
         receivers = [worker for of_group in self._subscribers for worker in of_group]
         self._until(lambda: all(worker in self._settled for worker in receivers), deadline_s, "settling")
         for worker in receivers:
-            worker.tell("stop")
+            worker.send("stop")
         self._until(lambda: len(self._answers) == len(self._all), time.monotonic() + plan.settle_s + 5.0, "settling")
         silent = {worker.name for worker in self._all if worker not in self._answers}
         if silent:

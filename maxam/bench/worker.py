@@ -125,7 +125,7 @@ class Worker:
         self._process.start()
         theirs.close()
 
-    def tell(self, what: object) -> None:
+    def send(self, what: object) -> None:
         """Send word; one that is gone does not hear it."""
         with contextlib.suppress(OSError):
             self.connection.send(what)

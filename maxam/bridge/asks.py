@@ -2,9 +2,9 @@
 
 from typing import Final, Literal, final
 
-from maxam.bridge.wishes import Subscribe, Tell, Unsubscribe, Wish
+from maxam.bridge.wishes import Log, Subscribe, Unsubscribe, Wish
 
-TELL_S: Final = 60.0  # between two events of one kind, where there may be many
+LOG_S: Final = 60.0  # between two events of one kind, where there may be many
 Kind = Literal["link", "wanted", "inventory"]
 
 
@@ -25,7 +25,7 @@ class Asks:
         self.lanes: Final[dict[int, str]] = {}
         self.listens: Final[dict[int, tuple[Kind, int, str]]] = {}
         self._number = 0  # of handles and tickets
-        self._told: Final[dict[str, float]] = {}
+        self._logged: Final[dict[str, float]] = {}
 
     def new(self) -> int:
         """Return the next handle or ticket."""
@@ -51,8 +51,8 @@ class Asks:
         for handle in [handle for handle, (_, place, _) in self.listens.items() if place == lane]:
             del self.listens[handle]
 
-    def tell(self, event: str, **fields: str) -> None:
+    def log(self, event: str, **fields: str) -> None:
         """Have an event logged, of each kind at most one a minute."""
-        if self.now_s >= self._told.get(event, -TELL_S) + TELL_S:
-            self._told[event] = self.now_s
-            self.wishes.append(Tell(event, dict(fields)))
+        if self.now_s >= self._logged.get(event, -LOG_S) + LOG_S:
+            self._logged[event] = self.now_s
+            self.wishes.append(Log(event, dict(fields)))

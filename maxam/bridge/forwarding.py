@@ -118,7 +118,7 @@ class Forwarding:
         if onward is None:
             self.loops += 1
             self.changed = True
-            self._asks.tell("bridge-loop", topic=topic, via=headers.get(VIA, ""))
+            self._asks.log("bridge-loop", topic=topic, via=headers.get(VIA, ""))
             self._acknowledge(taken, entry)
             return
         there = self.tables[lane].pop(topic_there, None)
@@ -146,7 +146,7 @@ class Forwarding:
         for lane, flow in self._flows.items():
             item = flow.flying.get(ticket)
             if item is not None:
-                self._asks.tell("bridge-refused", topic=item.topic, reason=message)
+                self._asks.log("bridge-refused", topic=item.topic, reason=message)
                 self._refusals.learn(lane, item, message)
 
     def lost(self, lane: int) -> None:
@@ -161,14 +161,14 @@ class Forwarding:
                 continue
             if disposition == "rejected-unavailable":
                 flow.refuse(item, self._asks.now_s)
-                self._asks.tell("bridge-refused", topic=item.topic, reason=f"{result}: {reason}")
+                self._asks.log("bridge-refused", topic=item.topic, reason=f"{result}: {reason}")
                 return
             if result == "superseded" and item.found is not None:  # another client has changed the topic since
                 flow.put(replace(item, source=None, if_revision=item.found, found=None))
                 return
             if disposition == "accepted" or result == "conflict":
                 flow.accepted()
-                self._settle(lane, item)
+                self._confirm(lane, item)
             else:
                 self._reject(lane, item, f"{result}: {reason}")
             if item.inventory and self.outstanding:
@@ -203,7 +203,7 @@ class Forwarding:
                 self._acknowledge(item.taken, item.entry)
         self._held.clear()
 
-    def _settle(self, lane: int, item: Item) -> None:
+    def _confirm(self, lane: int, item: Item) -> None:
         """Record that the target has a value, or a newer one."""
         if item.taken is None or item.entry is None:
             self.changed |= self.quarantine.remove(lane, item)
@@ -219,7 +219,7 @@ class Forwarding:
 
     def _reject(self, lane: int, item: Item, reason: str) -> None:
         """Keep the newest value that a target does not accept. Acknowledge it when Link shows that there is one."""
-        self._asks.tell("bridge-rejected", topic=item.topic, reason=reason)
+        self._asks.log("bridge-rejected", topic=item.topic, reason=reason)
         self.changed = True
         self.quarantine.put(lane, item, reason)
         if item.taken is None or item.entry is None:

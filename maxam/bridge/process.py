@@ -11,7 +11,7 @@ import trio
 from maxam.bridge.config import Configuration
 from maxam.bridge.lane import Lane, TakenOverError
 from maxam.bridge.relay import Phase, Relay
-from maxam.bridge.wishes import CENTRE, GUEST, PRIORITIES, Ack, Close, End, Open, Tell
+from maxam.bridge.wishes import CENTRE, GUEST, PRIORITIES, Ack, Close, End, Log, Open
 from maxam.gateway.log import log_event
 
 TICK_S: Final = 0.25
@@ -95,7 +95,7 @@ class Bridge:
                     self._wake.set()
                 case Close():
                     self.lanes[wish.lane].close(wish.wait_s)
-                case Tell():
+                case Log():
                     level = (
                         logging.ERROR
                         if wish.event in _ERRORS

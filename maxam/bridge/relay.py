@@ -47,12 +47,12 @@ from maxam.bridge.wishes import (
     GUEST,
     Close,
     End,
+    Log,
     Open,
     Plan,
     PlannedRoute,
     Send,
     Subscribe,
-    Tell,
     Unsubscribe,
     Wish,
     lane_of,
@@ -226,7 +226,7 @@ class Relay:
         if filtered and (taken is not None or (kind is not None and lane != GUEST)):
             side, glob = (lane, glob) if taken is None else (taken.lane, taken.planned.route.glob)
             gateway = self.plan.centre if side == CENTRE else self.plan.venue
-            asks.wishes += [Tell("bridge-not-allowed", {"gateway": gateway, "glob": glob}), Close(CENTRE, AGAIN_S)]
+            asks.wishes += [Log("bridge-not-allowed", {"gateway": gateway, "glob": glob}), Close(CENTRE, AGAIN_S)]
         elif taken is not None and self.phase is Phase.RESUMING and not resumed:
             self._force = True
             self._restart()
@@ -457,7 +457,7 @@ class Relay:
         if self._drills.compared() and self._drills.drill is not None:
             figures = self._drills.drill
             self._asks.wishes.append(
-                Tell("bridge-drill-done", {"moved": figures.moved, "differences": figures.differences})
+                Log("bridge-drill-done", {"moved": figures.moved, "differences": figures.differences})
             )
         self._run()
 
@@ -533,7 +533,7 @@ class Relay:
     def _link_answered(self, disposition: str, reason: str) -> None:
         del self._own[:-1]
         if disposition != "accepted":
-            self._asks.tell("bridge-link-rejected", topic=self._link_topic, reason=reason)
+            self._asks.log("bridge-link-rejected", topic=self._link_topic, reason=reason)
             return
         self._values.warned = self._warns()
         if self._values.warned:

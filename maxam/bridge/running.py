@@ -60,12 +60,12 @@ def _replaced(error: BaseException, venue: str) -> str:
 async def _serve(configuration: Configuration) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(_obey_signals, nursery.cancel_scope)
-        bridge_ = Bridge(configuration, _say_ready)
+        bridge_ = Bridge(configuration, _report_ready)
         notify("READY=1")
         await bridge_.run()
 
 
-def _say_ready() -> None:
+def _report_ready() -> None:
     click.echo("ready")
     notify("STATUS=forwarding")
 

@@ -128,7 +128,7 @@ class Ack:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Log:
     """Log an event."""
 
     event: str
@@ -143,4 +143,4 @@ class End:
     reason: str
 
 
-Wish = Open | Close | Subscribe | Unsubscribe | Send | Ack | Tell | End
+Wish = Open | Close | Subscribe | Unsubscribe | Send | Ack | Log | End

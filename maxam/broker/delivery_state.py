@@ -130,7 +130,7 @@ def delivery_state(
         return DeliveryState(code, change.revision, change.accepted_at_us, change.deleted)
     if code is None:
         owed = topic in subscription.owed or _unacked_revision(subscription, topic) is not None
-        code = _owed(subscription, topic) if owed else _settled(subscription, topic, scans, late)
+        code = _owed(subscription, topic) if owed else _not_owed(subscription, topic, scans, late)
     session, connection, refinement = subscription.session, subscription.connection, subscription.refinement
     place = subscription.place_of(topic, PLACES_MAX) if code in _QUEUED else -1
     return DeliveryState(
@@ -173,14 +173,14 @@ def _owed(subscription: Subscription, topic: Topic) -> Code:
         return "detached" if session.connection is None else "paused"
     if connection.quiet:
         return "closing"
-    if refinement is not None and refinement.judge(topic.change) == SKIP:
+    if refinement is not None and refinement.decide(topic.change) == SKIP:
         return "unchanged"
     if refinement is not None and refinement.waits(topic.change):
         return "held"
     return "window-full" if connection.in_flight >= connection.window.size else "ready"
 
 
-def _settled(subscription: Subscription, topic: Topic, scans: Iterable[Scan], late: bool) -> Code:
+def _not_owed(subscription: Subscription, topic: Topic, scans: Iterable[Scan], late: bool) -> Code:
     """Return the cause for a topic that is neither owed nor un-acked."""
     refinement = subscription.refinement
     if _unwritten_revision(subscription, topic) is not None:
@@ -189,7 +189,7 @@ def _settled(subscription: Subscription, topic: Topic, scans: Iterable[Scan], la
         return "scanning"
     if _is_older(subscription, topic):
         return "older"
-    if refinement is not None and refinement.judge(topic.change) == SKIP:
+    if refinement is not None and refinement.decide(topic.change) == SKIP:
         return "unchanged"
     return "acknowledged" if subscription.acknowledged else "handed-out"
 

@@ -139,22 +139,22 @@ class Fronting:
                 raise ValueError("an origin with records that the entry does not have")
             for at in range(place, run.place):
                 self._apply_foreign(records[at])
-            done = self._settle_to(run.number - 1, done)
+            done = self._finish_to(run.number - 1, done)
             for at in range(run.place, run.place + run.count):
                 self._apply_own(records[at], done + 1)
                 done += 1
             place = run.place + run.count
         for at in range(place, len(records)):
             self._apply_foreign(records[at])
-        done = self._settle_to(origin.done, done)
+        done = self._finish_to(origin.done, done)
         while self._flight and done + 1 in self._refused:
-            done = self._settle_to(done + 1, done)
+            done = self._finish_to(done + 1, done)
         finished = self._log.finish_to(done)
         if self.on_receipts is not None:
             self.on_receipts()
         self._receipt_waits.passed(finished)
 
-    def _settle_to(self, number: int, done: int) -> int:
+    def _finish_to(self, number: int, done: int) -> int:
         """Have own operations without a record take effect, up to a number."""
         while done < number:
             if not self._flight:

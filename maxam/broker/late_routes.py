@@ -108,7 +108,7 @@ class LateRoutes:
         if late is not None:
             late.begin(subscription)
 
-    def settle(self, destination: bytes) -> None:
+    def complete(self, destination: bytes) -> None:
         """Act on a topic whose routes are complete: they are owed its newest change."""
         for late in self._late.values():
             if destination in late.topics:

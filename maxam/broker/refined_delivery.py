@@ -55,7 +55,7 @@ class RefinedDelivery:
         json = refinement.json
         if json is not None:
             json.with_pii = subscription.session.rights.pii
-        verdict = refinement.judge(change)
+        verdict = refinement.decide(change)
         parts: list[bytes] = []
         if verdict == WAIT:
             subscription.put_back(topic)
@@ -93,13 +93,13 @@ class RefinedDelivery:
                 self._marking[subscription] = None
         else:
             refinement.replaced(change.destination)
-            refinement.settled(change.destination, change.revision, False)
+            refinement.delivered(change.destination, change.revision, False)
         self._note_taken(subscription, refinement)
         return parts
 
     def withhold(self, subscription: Subscription, refinement: Refinement, topic: Topic) -> None:
         """Record that a topic was taken that the client may not receive."""
-        refinement.settled(topic.destination, topic.change.revision, False)
+        refinement.delivered(topic.destination, topic.change.revision, False)
         self._note_taken(subscription, refinement)
 
     def _note_taken(self, subscription: Subscription, refinement: Refinement) -> None:

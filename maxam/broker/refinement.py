@@ -1,7 +1,7 @@
 """Delivery as a subscription refines it: by a selector, an interval, changes only, with metadata, with markers.
 
 Theory of operation. A plain subscription has no refinement. A refinement belongs to the newest SUBSCRIBE of its subscription, as the ack
-mode does. `judge` decides whether the change of a topic that was taken is sent. Routing asks `concerns` before, so that a topic
+mode does. `decide` returns whether the change of a taken topic is sent. Routing asks `concerns` before, so that a topic
 that would not be sent is not owed.
 
 The *focus* of a subscription consists of the topics of which its client may hold a value. A topic in the focus that no longer satisfies the
@@ -168,7 +168,7 @@ class Refinement:
         selector = self.selector
         return selector is None or selector.matches(change) or self.is_held(change.destination)
 
-    def judge(self, change: Change) -> int:
+    def decide(self, change: Change) -> int:
         """Return SKIP, SEND, LEAVE or WAIT for a change that was taken."""
         destination = change.destination
         if self.selector is not None and not self.selector.matches(change):
@@ -258,7 +258,7 @@ class Refinement:
         if acknowledged:
             self.lacks(change)
         else:
-            self.settled(destination, change.revision, False)
+            self.delivered(destination, change.revision, False)
         return self._skipped.pop(destination, 0) if self.metadata else 0
 
     def lost(self, change: Change) -> None:
@@ -321,7 +321,7 @@ class Refinement:
         for destination in self._bodies.keys() & destinations:
             del self._bodies[destination]
 
-    def settled(self, destination: bytes, revision: int, again: bool) -> None:
+    def delivered(self, destination: bytes, revision: int, again: bool) -> None:
         """Record that the client has the change of a revision; `again` if a newer one is missing."""
         if again and self.markers:
             self._set_missing(destination, revision + 1)

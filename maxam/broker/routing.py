@@ -208,7 +208,7 @@ class Routing:
             for owner in self._index.cut:
                 self.late.add(owner, topic)
         elif not current and len(self.late):
-            self.late.settle(topic.destination)
+            self.late.complete(topic.destination)
 
     def owner_of(self, subscription: Subscription) -> str:
         """Return the owner of a subscription in the index."""

@@ -426,7 +426,7 @@ class Subscription:
             if self.refinement is not None:
                 # A policy that grants the topic again makes it owe the same change again.
                 before = min(acked, topic.change.revision - 1)
-                self.refinement.settled(topic.destination, before, since_us != NOT_OWED)
+                self.refinement.delivered(topic.destination, before, since_us != NOT_OWED)
                 if since_us != NOT_OWED and self.refinement.waits(topic.change):
                     self._wait(topic, since_us)
                     continue

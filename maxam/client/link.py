@@ -172,7 +172,7 @@ class Link:
         self.ended.set()
         self._make_room()
         for posted in self._posted.values():
-            posted.settle()
+            posted.resolve()
         for inbox in self.inboxes.values():
             inbox.wake()
         self._scope.cancel()
@@ -274,7 +274,7 @@ class Link:
                     if answer.position is not None and posted.inbox is not None:
                         posted.inbox.put(position_marker(b"", answer.position))
                     posted.answer = answer
-                    posted.settle()
+                    posted.resolve()
             case Refusal():
                 raise refusal_error(answer)
             case Connected():
@@ -288,10 +288,10 @@ class Posted:
     Attributes:
         answer: The RECEIPT, once it has come.
         inbox: Where a position of the RECEIPT goes, among the messages before and after it.
-        settled: True if `receipt` returns or raises without waiting: there is a RECEIPT, or the connection has ended.
+        resolved: True if `receipt` returns or raises without waiting: there is a RECEIPT, or the connection has ended.
     """
 
-    __slots__ = ("_link", "_lost", "_receipt_id", "_waited", "answer", "inbox", "settled")
+    __slots__ = ("_link", "_lost", "_receipt_id", "_waited", "answer", "inbox", "resolved")
 
     def __init__(self, link: Link, receipt_id: bytes, lost: type[ClientError] = OutcomeUnknownError) -> None:
         self._link: Final = link
@@ -300,11 +300,11 @@ class Posted:
         self._waited: anyio.Event | None = None
         self.answer: Receipt | None = None
         self.inbox: Inbox | None = None
-        self.settled = False
+        self.resolved = False
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Record that there is a RECEIPT, or that the connection has ended."""
-        self.settled = True
+        self.resolved = True
         if self._waited is not None:
             self._waited.set()
 
@@ -314,7 +314,7 @@ class Posted:
         Raises:
             ClientError: The connection went before the RECEIPT came. For a SEND the errors are those of `Client.send`.
         """
-        if not self.settled:
+        if not self.resolved:
             if self._waited is None:
                 self._waited = anyio.Event()
             await self._waited.wait()

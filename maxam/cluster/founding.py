@@ -9,7 +9,7 @@ from typing import Final, final
 from maxam.cluster.entry import CLUSTER_ID_BYTES, FORMAT, GENESIS, INCARNATION, SEAL, Entry
 from maxam.cluster.log import NONCE_BYTES, Head, Log, LogLostError, SupersededError
 from maxam.cluster.membership import Membership, read_membership, write_membership
-from maxam.cluster.swap import settle
+from maxam.cluster.swap import swap_until_known
 from maxam.errors import JournalError
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import SYNC_BYTES, Position
@@ -106,7 +106,7 @@ def _cleared(log: Log, there: Head, cluster: bytes, silence_s: float) -> Head:
     position, nonce = there.position, os.urandom(NONCE_BYTES)
     fence = Head(cluster, there.term + 1, there.index, "", position, FORMAT, 0, nonce)
     try:
-        head = _settled(lambda: log.beat(fence, there))  # no leader of before can write from here on
+        head = _swapped(lambda: log.beat(fence, there))  # no leader of before can write from here on
     except SupersededError as error:
         raise JournalError(
             f"{there.leader or 'another member'} leads the cluster. Stop all members, then try again"
@@ -118,10 +118,10 @@ def _cleared(log: Log, there: Head, cluster: bytes, silence_s: float) -> Head:
 def _append(log: Log, before: Head | None, cluster: bytes, entry: Entry) -> Head:
     """Append an entry before the first leader. Raises LogError."""
     head = Head(cluster, 0, entry.index, "", entry.after, FORMAT, 0, os.urandom(NONCE_BYTES))
-    return _settled(lambda: log.append(entry.encode(), head, before))
+    return _swapped(lambda: log.append(entry.encode(), head, before))
 
 
-def _settled(swap: Callable[[], Head]) -> Head:
+def _swapped(swap: Callable[[], Head]) -> Head:
     """Return the head after a swap, which is tried until its outcome is known. Raises LogError."""
     left = _TRIES
 
@@ -132,4 +132,4 @@ def _settled(swap: Callable[[], Head]) -> Head:
             raise LogLostError("the engine of the cluster gives no answer. See [cluster] endpoints, then try again")
         time.sleep(pause_s)
 
-    return settle(swap, pause)
+    return swap_until_known(swap, pause)

@@ -19,7 +19,7 @@ from maxam.cluster.keeper import Keeper
 from maxam.cluster.log import NONCE_BYTES, Head, Log, LogError, LogFullError, LogLostError, SupersededError
 from maxam.cluster.log_place import LogPlace
 from maxam.cluster.steps import Steps
-from maxam.cluster.swap import settle
+from maxam.cluster.swap import swap_until_known
 from maxam.errors import DiskFullError, JournalError
 from maxam.journal.encoding import SYNC_BYTES, Block, Encoder, Position
 from maxam.journal.files import Journal
@@ -321,7 +321,7 @@ class LoggedJournal:
         )
         self._swaps.began(self._monotonic())
         try:
-            self._head = settle(partial(self._try, data, head, before), self._pause)
+            self._head = swap_until_known(partial(self._try, data, head, before), self._pause)
         except LogFullError as error:
             self._full = True
             self._swaps.refused(error)

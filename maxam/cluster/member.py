@@ -75,7 +75,7 @@ _SERVING: Final = frozenset({Role.LEADING, Role.LEAVING})
 
 @final
 @dataclass(frozen=True, slots=True)
-class Peer:
+class OtherMember:
     """Another member, as it announces itself.
 
     Attributes:
@@ -157,7 +157,7 @@ class Member:
         self._cluster: Final = cluster
         self._able = True
         self._ranks_later = 0
-        self._peers: dict[str, tuple[Peer, float]] = {}  # and when it changed
+        self._peers: dict[str, tuple[OtherMember, float]] = {}  # and when it changed
         self._reading = False  # of the head is under way
         self._read_after = 0  # version of the head that was known when the read began
         self._silent_since_s = 0.0
@@ -175,7 +175,7 @@ class Member:
         """Return True if the member leads and has a proof. Only then it may take connections."""
         return self.role in _SERVING and not self._handed_over and now_s - self.proof_s < self._lease_s
 
-    def live(self, now_s: float) -> dict[str, Peer]:
+    def live(self, now_s: float) -> dict[str, OtherMember]:
         """Return the other members that announce themselves."""
         return {name: peer for name, (peer, changed_s) in self._peers.items() if now_s - changed_s < SILENT_S}
 
@@ -320,7 +320,7 @@ class Member:
         self._ranks_later = ranks_later
         return self._consider(now_s)
 
-    def announced(self, now_s: float, peers: Mapping[str, Peer]) -> None:
+    def announced(self, now_s: float, peers: Mapping[str, OtherMember]) -> None:
         """These are the announcements of all members, the own one perhaps included."""
         known = self._peers
         self._peers = {
@@ -407,7 +407,7 @@ class Member:
             (-peer.priority, name) < (-self._priority, self.name) for name, peer in live.items() if peer.priority
         )
 
-    def _ranked(self, peers: Mapping[str, Peer]) -> list[str]:
+    def _ranked(self, peers: Mapping[str, OtherMember]) -> list[str]:
         """Return the names of peers that may lead, the first in rank first."""
         return [name for _, name in sorted((-peer.priority, name) for name, peer in peers.items() if peer.priority)]
 

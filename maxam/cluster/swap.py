@@ -9,7 +9,7 @@ PAUSE_S_MIN: Final = 0.05
 PAUSE_S_MAX: Final = 0.5
 
 
-def settle(swap: Callable[[], Head], pause: Callable[[float], None]) -> Head:
+def swap_until_known(swap: Callable[[], Head], pause: Callable[[float], None]) -> Head:
     """Return the new head, once the swap has taken effect.
 
     An unknown outcome is neither a success nor a refusal. The same swap compares with the same head again, so at most one of its tries

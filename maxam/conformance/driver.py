@@ -86,7 +86,7 @@ class Driver:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
-    async def tell(self, do: str, **rest: object) -> None:
+    async def command(self, do: str, **rest: object) -> None:
         """Give it a command."""
         line = json.dumps({"do": do} | {name: value for name, value in rest.items() if value is not None})
         self._note(f"driver <- {line}")
@@ -143,7 +143,7 @@ class Driver:
                 self.positions[subscription] = report["position"]
                 self.stored[subscription] = dict(held)
             elif saw == "ticket-wanted":
-                await self.tell("ticket", ticket=self.wants_ticket())
+                await self.command("ticket", ticket=self.wants_ticket())
             report["at_s"] = trio.current_time()
             self._reports.append(report)
         except (ValueError, KeyError, TypeError) as error:

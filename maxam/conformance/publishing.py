@@ -15,7 +15,7 @@ _LARGE_BYTES: Final = 300_000
 
 async def send(driver: Driver, id_: str, destination: str, body: bytes, **rest: object) -> None:
     """Have the driver send."""
-    await driver.tell("send", id=id_, destination=destination, body=base64.b64encode(body).decode(), **rest)
+    await driver.command("send", id=id_, destination=destination, body=base64.b64encode(body).decode(), **rest)
 
 
 async def sends_exactly(stage: Stage) -> None:

@@ -33,7 +33,7 @@ async def position_after_value(stage: Stage) -> None:
         _revision(position) < change.revision,
         "a position was stored that includes a value with which the application was not done",
     )
-    await driver.tell("done", subscription="s")
+    await driver.command("done", subscription="s")
     await stage.until(
         lambda: _revision(driver.positions.get("s", "")) >= change.revision, "no position came after the value"
     )

@@ -120,7 +120,7 @@ class Stage:
                 "key": str(files / "library.key"),
             }
         )
-        await driver.tell(
+        await driver.command(
             "connect",
             url=server.url,
             ca=str(files / "ca.pem"),

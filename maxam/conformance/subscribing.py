@@ -16,7 +16,7 @@ _BAD_GLOB: Final = "X/[a"
 async def subscribe(stage: Stage, driver: Driver, name: str = "s", destination: str = "X/**", **rest: object) -> None:
     """Have the driver subscribe."""
     del stage
-    await driver.tell("subscribe", subscription=name, destination=destination, **rest)
+    await driver.command("subscribe", subscription=name, destination=destination, **rest)
 
 
 async def _delivered(stage: Stage, destination: str, body: bytes, headers: Headers = ()) -> Report:
@@ -97,7 +97,7 @@ async def acks_after_value(stage: Stage) -> None:
     await stage.stays(
         lambda: not stage.server.received(b"ACK"), "ACK came before the application was done with the value"
     )
-    await driver.tell("done", subscription="s")
+    await driver.command("done", subscription="s")
     await stage.until(
         lambda: stage.server.received(b"ACK"), "no ACK came after the application was done with the value"
     )

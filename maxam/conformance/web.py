@@ -8,7 +8,7 @@ import trio
 from wsproto.connection import Connection, ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
 
-from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, judge, path_of
+from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, path_of, validate
 
 _RECEIVE_BYTES: Final = 65_536
 _GONE: Final = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "the gateway is gone")
@@ -71,7 +71,7 @@ async def upgrade(tls: "trio.SSLStream[trio.SocketStream]", refusing: bool) -> W
         http.receive_data(data)
     if not isinstance(request, h11.Request) or path_of(request) != STOMP_PATH:
         return None
-    outcome = _GONE if refusing else judge(request, ())
+    outcome = _GONE if refusing else validate(request, ())
     if isinstance(outcome, Refusal):
         await tls.send_all(outcome.answer())
         return None

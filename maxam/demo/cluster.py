@@ -152,9 +152,9 @@ async def _play(
     screen = ClusterScreen(console, site, load, interactive, as_text)
     stopping = trio.Event()
     lacking = 0
-    screen.tell("starting three nodes of etcd and the gateways ...")
+    screen.add_news("starting three nodes of etcd and the gateways ...")
     async with trio.open_nursery() as outer:
-        await outer.start(site.run, screen.tell)
+        await outer.start(site.run, screen.add_news)
         async with load.running():
             await load.until_all_have_a_value()
             with screen, _keys(interactive):
@@ -197,10 +197,10 @@ async def _kill(site: ClusterSite, load: Load, screen: ClusterScreen) -> None:
     async def kill(address: Address) -> None:
         leader = site.at(address[1])
         await leader.process.kill()
-        screen.tell(f"{leader.name}: killed while it led")
+        screen.add_news(f"{leader.name}: killed while it led")
 
     outage = await load.kill(kill)
-    screen.tell(
+    screen.add_news(
         f"{site.at(outage.after[1]).name if outage.after else 'none'} leads: no RECEIPT for {outage.no_receipt_s:.2f} s,"
         f" staleness {outage.stale_s:.2f} s, {outage.reconnected} connections made again, lost {outage.lost}"
     )
@@ -228,7 +228,7 @@ async def _obey_keys(site: ClusterSite, load: Load, screen: ClusterScreen, stopp
                 termios.tcflush(sys.stdin, termios.TCIFLUSH)
                 break
             elif key == "k":
-                screen.tell("no member could take over now; try again in some seconds")
+                screen.add_news("no member could take over now; try again in some seconds")
 
 
 @contextmanager

@@ -43,10 +43,10 @@ class ClusterScreen(NewsScreen):
         self._counted = (self._began_s, 0)
         self._rate = 0.0
 
-    def tell(self, news: str) -> None:
+    def add_news(self, news: str) -> None:
         """Show a piece of news."""
         if self._live is not None:
-            super().tell(news)
+            super().add_news(news)
         elif not self._quiet:
             self._print(f"{self._clock()}  {news}")
 

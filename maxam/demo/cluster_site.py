@@ -134,7 +134,7 @@ class ClusterSite:
         """Return the member that takes clients at a port."""
         return next(one for one in self.members if one.stomp == port)
 
-    async def run(self, tell: Callable[[str], None], *, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, add_news: Callable[[str], None], *, task_status: trio.TaskStatus[None]) -> None:
         """Start all, report when the cluster is whole, and start members again that have ended. Cancel it to end all.
 
         Raises:
@@ -147,7 +147,7 @@ class ClusterSite:
             async with trio.open_nursery() as nursery:
                 for member in self.members:
                     member.process.start()
-                    nursery.start_soon(self._keep, member, tell)
+                    nursery.start_soon(self._keep, member, add_news)
                 with trio.move_on_after(START_TIMEOUT_S):
                     while not self.whole:  # noqa: ASYNC110 - a figure of several tasks
                         await trio.sleep(_LOOK_S)
@@ -177,7 +177,7 @@ class ClusterSite:
             log.close()
         raise MaxamError(f"etcd did not start; {', '.join(str(node.log) for node in self._nodes)} show why")
 
-    async def _keep(self, member: Member, tell: Callable[[str], None]) -> None:
+    async def _keep(self, member: Member, add_news: Callable[[str], None]) -> None:
         """Ask a member for its state again and again, and start it again when it has ended."""
         certificate, key, ca = (self.certificates / name for name in ("operator.pem", "operator.key", "ca.pem"))
         credentials = Credentials(f"127.0.0.1:{member.admin}", certificate, key, ca)
@@ -189,7 +189,7 @@ class ClusterSite:
             elif member.ended_s is None:
                 member.state, member.ended_s = None, trio.current_time()
             elif trio.current_time() - member.ended_s >= RESTART_S:
-                tell(f"{member.name}: started again, exit status {member.process.status}")
+                add_news(f"{member.name}: started again, exit status {member.process.status}")
                 member.process.start()
             await trio.sleep(_LOOK_S)
 

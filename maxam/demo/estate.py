@@ -151,7 +151,7 @@ def _connection(
         key=certificates / f"{name}.key",
         ca=certificates / "ca.pem",
         client_id="demo",
-        on_loss=lambda reason, wait_s: screen.tell(f"{name}: {reason}; trying again in {wait_s:.1f} s"),
+        on_loss=lambda reason, wait_s: screen.add_news(f"{name}: {reason}; trying again in {wait_s:.1f} s"),
     )
 
 
@@ -175,7 +175,7 @@ async def _show(screen: EstateScreen, venues: list[Venue]) -> None:
         for venue in venues:
             news = venue.step(time.monotonic())
             if news:
-                screen.tell(news)
+                screen.add_news(news)
         screen.refresh()
         await trio.sleep(screen.refresh_s)
 
@@ -189,14 +189,16 @@ async def _cut(venue: Venue, quiet_s: float, cut_s: float, screen: EstateScreen,
             return
         venue.line.change(cut=True)
         venue.cut_s = time.monotonic()
-        screen.tell(f"{venue.name}: the line is cut for {cut_s:g} s")
+        screen.add_news(f"{venue.name}: the line is cut for {cut_s:g} s")
         with trio.move_on_after(cut_s):
             await stopping.wait()
         venue.line.change(cut=False)
         venue.cut_s = None
         venue.repaired_s = time.monotonic()
         venue.moved = venue.received.messages
-        screen.tell(f"{venue.name}: the line is repaired; {venue.received.stale()} topics are outdated at the centre")
+        screen.add_news(
+            f"{venue.name}: the line is repaired; {venue.received.stale()} topics are outdated at the centre"
+        )
 
 
 async def _stop(stopping: trio.Event, seconds: float | None) -> None:

@@ -39,7 +39,7 @@ class NewsScreen:
         if self._live is not None:
             self._live.stop()
 
-    def tell(self, news: str) -> None:
+    def add_news(self, news: str) -> None:
         """Show a piece of news."""
         if self._live is None:
             self._print(news)

@@ -92,9 +92,11 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
                         )
                 answered = not floor_nursery.cancel_scope.cancelled_caught
                 if answered:
-                    screen.tell("publishing ended; the slow subscriber now takes what it is still owed at full speed")
+                    screen.add_news(
+                        "publishing ended; the slow subscriber now takes what it is still owed at full speed"
+                    )
                 else:
-                    screen.tell(f"what was published last was not answered within {STOP_TIMEOUT_S:g} s")
+                    screen.add_news(f"what was published last was not answered within {STOP_TIMEOUT_S:g} s")
                 with trio.move_on_after(SETTLE_TIMEOUT_S if answered else 0):
                     # once somebody else publishes, our last values may never come
                     while not eager.overwritten and (eager.stale() or slow.stale()):  # noqa: ASYNC110 - a figure of three tasks, which none of them knows
@@ -107,8 +109,8 @@ async def play(plan: Plan, registry: Registry, console: Console) -> bool:
 def _connection(plan: Plan, name: str, client_id: str, screen: Screen) -> AbstractAsyncContextManager[ResumingClient]:
     folder = plan.certificates
 
-    def tell(reason: ClientError, wait_s: float) -> None:
-        screen.tell(f"{name}: {reason}; trying again in {wait_s:.1f} s")
+    def report(reason: ClientError, wait_s: float) -> None:
+        screen.add_news(f"{name}: {reason}; trying again in {wait_s:.1f} s")
 
     return resuming(
         plan.address,
@@ -117,7 +119,7 @@ def _connection(plan: Plan, name: str, client_id: str, screen: Screen) -> Abstra
         key=folder / f"{name}.key",
         ca=folder / "ca.pem",
         client_id=client_id,
-        on_loss=tell,
+        on_loss=report,
     )
 
 

@@ -118,7 +118,7 @@ class Answers:
             await trio.lowlevel.checkpoint()
 
     async def _of_look(self, _asked: dict[str, Any]) -> object:
-        return asdict(await self._staleness.look())
+        return asdict(await self._staleness.report())
 
     async def _of_explain(self, asked: dict[str, Any]) -> object:
         session = self._session(*asked["key"])

@@ -196,7 +196,7 @@ class AccessMonitor:
             overdue = [one for one in loaded.revocations.expired(now_s) if (one.issuer, one.updated_at) not in logged]
             for one in overdue:
                 logged.add((one.issuer, one.updated_at))
-                self._tell_overdue(one)
+                self._log_overdue(one)
             if self._next_expiry_s < now_s or (overdue and self._settings.tls.crl_expired == "refuse"):
                 await self._expel(loaded.policy)
             now_s = trio.current_time()
@@ -206,7 +206,7 @@ class AccessMonitor:
                 cut()
             await trio.sleep(_CHECK_INTERVAL_S)
 
-    def _tell_overdue(self, one: RevocationList) -> None:
+    def _log_overdue(self, one: RevocationList) -> None:
         refuse = self._settings.tls.crl_expired == "refuse"
         action = "its clients are refused until there is a new one" if refuse else "it is used on; fetch its newest"
         log_event(logging.WARNING, "list-expired", authority=one.name, expired=one.expires_at, action=action)

@@ -16,7 +16,7 @@ from maxam.cluster.entry import CLUSTER_ID_BYTES
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.log import Log, LogError, LogSize
 from maxam.cluster.logged import LoggedJournal
-from maxam.cluster.member import SILENT_S, Peer
+from maxam.cluster.member import SILENT_S, OtherMember
 from maxam.cluster.membership import (
     Announcement,
     Membership,
@@ -92,7 +92,7 @@ class Announcer:
         self,
         own: Callable[[], Announcement],
         call: Callable[..., Awaitable[Any]],
-        learned: Callable[[float, dict[str, Peer]], None],
+        learned: Callable[[float, dict[str, OtherMember]], None],
         failed: Callable[[MaxamError], None],
     ) -> None:
         """Do its work once a second until cancelled.
@@ -109,7 +109,7 @@ class Announcer:
                 self.members = await call(self._exchange, own())
                 now_s = time.monotonic()
                 self._hear(now_s)
-                learned(now_s, {one.name: Peer(one.number, one.priority, one.ready) for one in self._others()})
+                learned(now_s, {one.name: OtherMember(one.number, one.priority, one.ready) for one in self._others()})
                 last = self._due(now_s)
                 if last:
                     await call(self._logged.trim, last)

@@ -123,7 +123,7 @@ class BridgeLinks:
         return max(self._wall_us(), self._broker.accepted_at_us)
 
     @property
-    def settled(self) -> bool:
+    def swept(self) -> bool:
         """True if no sweep goes on or is to follow."""
         return not any(one.sweeping or one.wanted for one in self.links.values())
 

@@ -37,7 +37,7 @@ async def catch_up(
         incarnation: Of the own journal.
     """
     follower = Follower(
-        addresses, credentials.client, keeper, folder, OsDisk(), position, incarnation, credentials.judge
+        addresses, credentials.client, keeper, folder, OsDisk(), position, incarnation, credentials.denial_of
     )
     try:
         with trio.CancelScope() as scope:

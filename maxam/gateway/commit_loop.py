@@ -246,7 +246,7 @@ class CommitLoop:
         now_s = trio.current_time()
         self.deliveries.begin_commit()
         try:
-            self._settle_outcome(now_s)
+            self._apply_outcome(now_s)
             if not self._ending:
                 self._advance(now_s)  # the disk has work while we send
         finally:
@@ -254,7 +254,7 @@ class CommitLoop:
         if self._draining:
             self._wakeup.set()
 
-    def _settle_outcome(self, now_s: float) -> None:
+    def _apply_outcome(self, now_s: float) -> None:
         outcome, self._outcome = self._outcome, False
         self.writing_since_s = None
         if outcome is True:

@@ -133,16 +133,16 @@ class FrontOrders:
 
     def grant(self, key: Key, front: bytes) -> None:
         """Send a front that it has the session."""
-        self._tell(front, wire.GRANT, {"key": key})
+        self._send(front, wire.GRANT, {"key": key})
 
     def refuse(self, key: Key, front: bytes, failure: ProtocolError) -> None:
         """Send a front that its connection does not get the session."""
-        self._tell(front, wire.GRANT, {"key": key, "message": failure.message, "detail": failure.detail})
+        self._send(front, wire.GRANT, {"key": key, "message": failure.message, "detail": failure.detail})
 
     def expel(self, key: Key, front: bytes) -> None:
         """Send a front that another connection claims the session."""
         self._counters.takeovers += 1
-        self._tell(front, wire.EXPEL, {"key": key})
+        self._send(front, wire.EXPEL, {"key": key})
 
     def _step(self, front: bytes, step: SessionStep) -> None:
         """Act on a claim or release, now that all is done that the front did before."""
@@ -167,7 +167,7 @@ class FrontOrders:
             for front in list(self.fronts.values()):
                 front.send(data)
 
-    def _tell(self, front: bytes, kind: int, message: dict[str, Any]) -> None:
+    def _send(self, front: bytes, kind: int, message: dict[str, Any]) -> None:
         found = self.fronts.get(front)
         if found is not None:
             found.send(wire.frame(kind, json.dumps(message).encode()))

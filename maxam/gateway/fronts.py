@@ -42,7 +42,7 @@ from maxam.gateway.loaded_config import ITEMS, LoadedConfig
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.presence import Presence
 from maxam.gateway.shadow import Shadows
-from maxam.gateway.staleness import Look, Staleness, SubscriptionRow, read_look, read_row
+from maxam.gateway.staleness import LagReport, Staleness, SubscriptionRow, read_report, read_row
 from maxam.gateway.tickets import Tickets
 from maxam.gateway.transport import opening_number
 from maxam.gateway.web import WebListener
@@ -120,7 +120,7 @@ class Fronts:
         self._clients: Final = clients
         self._loaded: Final = loaded
         self._staleness: Final = staleness
-        staleness.others = self._looks
+        staleness.others = self._lag_reports
         self._wall_us: Final = wall_us
         self._count: Final = 0 if settings.fronts is None else settings.fronts.count
         self._memory_low = False
@@ -219,9 +219,9 @@ class Fronts:
             return found[:most], _place(found[most - 1])
         return found, min(ends, default=None)
 
-    async def _looks(self) -> tuple[list[Look], bool]:
+    async def _lag_reports(self) -> tuple[list[LagReport], bool]:
         told, incomplete = await self.asks.all("look")
-        return [read_look(one) for one in told], incomplete
+        return [read_report(one) for one in told], incomplete
 
     def _find(self, name: bytes) -> Front | None:
         for front in self.running:

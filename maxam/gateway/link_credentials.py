@@ -60,7 +60,7 @@ class LinkCredentials:
         self._authorities().load_into(context)
         return context
 
-    def judge(self, tls: ssl.SSLSocket) -> Callable[[], str]:
+    def denial_of(self, tls: ssl.SSLSocket) -> Callable[[], str]:
         """Return a function that returns why the certificates of a peer are not valid now; empty if they are.
 
         It reads files, so it is not for the event loop. Raises ValueError for a certificate that cannot be read.

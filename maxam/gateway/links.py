@@ -188,7 +188,7 @@ class Links:
         except ssl.SSLError as error:
             raise LinkLostError(f"TLS failed: {handshake_problem(error)}") from error
         certificate = tls.getpeercert(binary_form=True)
-        of, denial = fingerprint(certificate or b""), self._credentials.judge(tls)
+        of, denial = fingerprint(certificate or b""), self._credentials.denial_of(tls)
 
         def check() -> tuple[str, str]:
             principal, denied = trio.from_thread.run_sync(self._check, of)

@@ -29,20 +29,22 @@ class LogFacts:
         write_times: Histogram of the seconds that a write of the log takes.
     """
 
-    __slots__ = ("_began_s", "_code", "_machine", "_report", "_slow", "_tell", "problem", "write_times")
+    __slots__ = ("_began_s", "_code", "_machine", "_report", "_report_fact", "_slow", "problem", "write_times")
 
-    def __init__(self, machine: Member, tell: Callable[[Callable[[], list[Wish]]], None], report: _Report) -> None:
+    def __init__(
+        self, machine: Member, report_fact: Callable[[Callable[[], list[Wish]]], None], report: _Report
+    ) -> None:
         """Report to a machine.
 
         Args:
             machine: Of the member.
-            tell: Has the event loop call a function and fulfil the wishes that it returns.
+            report_fact: Has the event loop call a function and fulfil the wishes that it returns.
             report: Logs an event.
         """
         self.problem = ""
         self.write_times: Final = Histogram(SHOWN_BOUNDS_S)
         self._machine: Final = machine
-        self._tell: Final = tell
+        self._report_fact: Final = report_fact
         self._report: Final = report
         self._began_s = 0.0  # when the swap under way began
         self._code = ""  # of the problem
@@ -66,7 +68,7 @@ class LogFacts:
     def began(self, at_s: float) -> None:
         """Record that a swap begins."""
         self._began_s = at_s
-        self._tell(lambda: self._begin(at_s))
+        self._report_fact(lambda: self._begin(at_s))
 
     def succeeded(self, head: Head) -> None:
         """Record that a swap is in the log."""
@@ -76,38 +78,38 @@ class LogFacts:
         self.write_times.observe(seconds)
         if seconds >= SLOW_S:
             self._slow = now_s, seconds
-        self._tell(lambda: self._machine.swap_succeeded(now_s, head))
+        self._report_fact(lambda: self._machine.swap_succeeded(now_s, head))
 
     def superseded(self, head: Head | None) -> None:
         """Record that another member leads."""
         now_s = time.monotonic()
-        self._tell(lambda: self._machine.superseded(now_s, head))
+        self._report_fact(lambda: self._machine.superseded(now_s, head))
 
     def refused(self, error: LogFullError) -> None:
         """Record that the log is full."""
         now_s = time.monotonic()
         self._note(error)
-        self._tell(lambda: self._machine.refused(now_s))
+        self._report_fact(lambda: self._machine.refused(now_s))
 
     def saw(self, head: Head) -> None:
         """Record a head of the log."""
         self.problem = ""
         now_s = time.monotonic()
-        self._tell(lambda: self._machine.head_seen(now_s, head))
+        self._report_fact(lambda: self._machine.head_seen(now_s, head))
 
     def failed(self, error: MaxamError) -> None:
         """Record that the engine gave no answer, or a wrong one."""
         self._note(error)
         now_s = time.monotonic()
-        self._tell(lambda: self._machine.engine_failed(now_s))
+        self._report_fact(lambda: self._machine.engine_failed(now_s))
 
     def trimmed(self) -> None:
         """Record that the log has forgotten the next entry."""
-        self._tell(self._machine.fell_behind)
+        self._report_fact(self._machine.fell_behind)
 
     def diverged(self) -> None:
         """Record that the log does not continue the own journal. The next start finds out whether that is forked."""
-        self._tell(self._machine.diverged)
+        self._report_fact(self._machine.diverged)
 
     def _note(self, error: MaxamError) -> None:
         if not self.problem or self._code != error.code:

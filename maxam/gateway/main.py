@@ -98,12 +98,12 @@ async def _serve_once(settings: Settings, loaded: LoadedConfig, services: Sequen
         except OSError as error:
             raise JournalError(f"the journal in {settings.journal.folder} cannot be used: {error}") from error
         await nursery.start(_obey_signals, gateway, stopping)
-        await gateway.run(services, _say_ready)
+        await gateway.run(services, _report_ready)
         nursery.cancel_scope.cancel()
     return gateway.role.copied and not stopping.is_set()
 
 
-def _say_ready(addresses: list[str]) -> None:
+def _report_ready(addresses: list[str]) -> None:
     line = " ".join(
         f"{name}={address}"
         for name, address in zip(("tls", "admin", "enrolment", "web"), addresses, strict=False)

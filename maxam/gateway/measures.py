@@ -208,12 +208,12 @@ def _fronts(gateway: Gateway) -> Iterator[Measure]:
 def _state(gateway: Gateway) -> Iterator[Measure]:
     broker = gateway.broker
     yield "maxam_sessions", (), len(broker.sessions)
-    look = gateway.staleness.last
-    for state, number in look.counts.items():
+    report = gateway.staleness.last
+    for state, number in report.counts.items():
         yield "maxam_subscriptions", (state,), number
-    for state, largest_s in look.largest_s.items():
+    for state, largest_s in report.largest_s.items():
         yield "maxam_subscription_lag_seconds", (state,), largest_s
-    yield "maxam_subscriptions_behind", (), look.behind
+    yield "maxam_subscriptions_behind", (), report.behind
     yield "maxam_topics", (), broker.store.live
     yield "maxam_topics_overdue", (), gateway.freshness.count
     links = gateway.bridge_links

@@ -124,7 +124,7 @@ class ClusterMember:
         note = read_membership(self._folder, OsDisk())
         own = b"" if note is None else note.cluster
         self.machine: Final = Member(self._name, cluster.priority, cluster.lease_s, cluster.cut_off_s, own)
-        self.facts: Final = LogFacts(self.machine, self._tell, self._report)
+        self.facts: Final = LogFacts(self.machine, self._report_fact, self._report)
         position = journal.position
         if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
             chain = end_chain(self._folder, "changes", position.revision)
@@ -238,7 +238,7 @@ class ClusterMember:
         if not isinstance(error, SupersededError | LogLostError):
             exit_at_once(error)
 
-    def _tell(self, fact: Callable[[], list[Wish]]) -> None:
+    def _report_fact(self, fact: Callable[[], list[Wish]]) -> None:
         """Report a fact on the event loop."""
         token = self._token
         if token is not None:

@@ -83,7 +83,7 @@ class Observer:
             OsDisk(),
             journal.position,
             journal.incarnation,
-            credentials.judge,
+            credentials.denial_of,
         )
 
     # As a role of the gateway.

@@ -268,7 +268,7 @@ class ServerConnection(FrameHolder):
         if (unfinished_bytes or self.unfinished_bytes) and self._open:
             self._count_frame(unfinished_bytes, bool(events), now_s)
         if self._heart_beat is not None:
-            self._heed_silence(self._heart_beat, now_s)
+            self._check_silence(self._heart_beat, now_s)
 
     def hear(self, now_s: float) -> None:
         """Record that the client sent something that is not complete, such as half a TLS record: it is alive."""
@@ -279,7 +279,7 @@ class ServerConnection(FrameHolder):
         """Record whether the transport is read. The client's silence, and the time that its frames take, count only then."""
         self._listening = listening
         if self._heart_beat is not None:
-            self._heed_silence(self._heart_beat, now_s)
+            self._check_silence(self._heart_beat, now_s)
 
     def check_pace(self, now_s: float) -> None:
         """Fail if the frame under way has come too slowly while we read."""
@@ -329,7 +329,7 @@ class ServerConnection(FrameHolder):
         if self._heart_beat is not None:
             if out:
                 self._heart_beat.sent(now_s)
-            self._heed_silence(self._heart_beat, now_s)
+            self._check_silence(self._heart_beat, now_s)
         return out
 
     @property
@@ -366,7 +366,7 @@ class ServerConnection(FrameHolder):
         if 0 <= connection.paused_until_s <= now_s:
             connection.paused_until_s = -1.0
         if self._heart_beat is not None:
-            self._heed_silence(self._heart_beat, now_s)
+            self._check_silence(self._heart_beat, now_s)
             if now_s >= self._heart_beat.dead_due_s and self._heart_beat.is_dead(untaken_bytes, taken_bytes, now_s):
                 self.close_with(self._heart_beat.error(now_s), now_s)
 
@@ -391,7 +391,7 @@ class ServerConnection(FrameHolder):
             self.close_with(connection.failure, now_s)
         return self._open
 
-    def _heed_silence(self, heart_beat: HeartBeat, now_s: float) -> None:
+    def _check_silence(self, heart_beat: HeartBeat, now_s: float) -> None:
         """Count the client's silence only while we listen."""
         if self._listening and self.receiving:
             heart_beat.resume(now_s)

@@ -109,7 +109,7 @@ class SubscriptionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LagReport:
     """The result of a scan.
 
     Attributes:
@@ -162,13 +162,13 @@ class Staleness:
         self._broker: Final = broker
         self._wall_us: Final = wall_us  # microseconds since the epoch
         self.behind_after_s: Final = behind_after_s
-        self.last = Look(0, 0, 0, {"connected": 0, "detached": 0}, {"connected": 0.0, "detached": 0.0}, ())
+        self.last = LagReport(0, 0, 0, {"connected": 0, "detached": 0}, {"connected": 0.0, "detached": 0.0}, ())
         self._kept_until_s = -1.0
         self._walking: trio.Event | None = None
         self._front: Final = front
-        self.others: Callable[[], Awaitable[tuple[list[Look], bool]]] | None = None
+        self.others: Callable[[], Awaitable[tuple[list[LagReport], bool]]] | None = None
 
-    async def look(self) -> Look:
+    async def report(self) -> LagReport:
         """Return the result of a scan that ended less than KEPT_S ago, or, for long scans, less than _KEPT_PER_TAKEN durations ago."""
         while trio.current_time() >= self._kept_until_s:
             if self._walking is None:
@@ -211,11 +211,11 @@ class Staleness:
         """Return True if this process knows the state of a session's subscriptions best."""
         return session.connection is not None or not (self._front or session.holder)
 
-    async def _all_found(self) -> Look:
+    async def _all_found(self) -> LagReport:
         found = await self._found()
         return found if self.others is None else _merged(found, *await self.others())
 
-    async def _found(self) -> Look:
+    async def _found(self) -> LagReport:
         pace = Pace()
         looked_at = behind = 0
         counts: dict[State, int] = {"connected": 0, "detached": 0}
@@ -250,19 +250,19 @@ class Staleness:
                     else:
                         heappushpop(worst, one)
         worst.sort(reverse=True)
-        return Look(self.now_us(), looked_at, behind, counts, largest_s, tuple(row for _, _, row in worst))
+        return LagReport(self.now_us(), looked_at, behind, counts, largest_s, tuple(row for _, _, row in worst))
 
 
-def _merged(own: Look, others: list[Look], incomplete: bool) -> Look:
+def _merged(own: LagReport, others: list[LagReport], incomplete: bool) -> LagReport:
     """Return the result of the scans of all processes."""
-    looks = [own, *others]
+    reports = [own, *others]
     return replace(
         own,
-        looked_at=sum(look.looked_at for look in looks),
-        behind=sum(look.behind for look in looks),
-        counts={state: sum(look.counts[state] for look in looks) for state in own.counts},
-        largest_s={state: max(look.largest_s[state] for look in looks) for state in own.largest_s},
-        worst=tuple(nlargest(WORST_MAX, [row for look in looks for row in look.worst], key=_STALENESS)),
+        looked_at=sum(report.looked_at for report in reports),
+        behind=sum(report.behind for report in reports),
+        counts={state: sum(report.counts[state] for report in reports) for state in own.counts},
+        largest_s={state: max(report.largest_s[state] for report in reports) for state in own.largest_s},
+        worst=tuple(nlargest(WORST_MAX, [row for report in reports for row in report.worst], key=_STALENESS)),
         incomplete=incomplete,
     )
 
@@ -270,9 +270,9 @@ def _merged(own: Look, others: list[Look], incomplete: bool) -> Look:
 _STALENESS: Final = attrgetter("staleness_s")
 
 
-def read_look(told: dict[str, Any]) -> Look:
+def read_report(told: dict[str, Any]) -> LagReport:
     """Return the result of a scan from its JSON, as `dataclasses.asdict` has it."""
-    return Look(**{**told, "worst": tuple([read_row(row) for row in told["worst"]])})
+    return LagReport(**{**told, "worst": tuple([read_row(row) for row in told["worst"]])})
 
 
 def read_row(told: dict[str, Any]) -> SubscriptionRow:

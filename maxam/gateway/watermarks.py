@@ -166,7 +166,7 @@ class Watermarks:
             )
         return found
 
-    def heed_memory(self, used_bytes: int) -> None:
+    def check_memory(self, used_bytes: int) -> None:
         """Record the memory in use."""
         self.memory_used_bytes = used_bytes
         limit = self.memory_bytes_max
@@ -178,7 +178,7 @@ class Watermarks:
             self._broker.memory_low = False
             log_event(logging.WARNING, "memory-low-ended", used=used_bytes, memory_bytes_max=limit)
 
-    def heed_disk(self, free_bytes: int) -> None:
+    def check_disk(self, free_bytes: int) -> None:
         """Record the free bytes of the disk."""
         self.free_bytes = free_bytes
         least = self._free_bytes_min
@@ -190,7 +190,7 @@ class Watermarks:
             self.free_low = False
             log_event(logging.WARNING, "disk-low-ended", free=free_bytes, free_bytes_min=least)
 
-    def heed_writing(self, since_s: float | None, now_s: float) -> None:
+    def check_writing(self, since_s: float | None, now_s: float) -> None:
         """Record since when the disk has had a block. None if it has none."""
         slow = since_s is not None and now_s - since_s >= _SLOW_S
         if slow and not self.slow:
@@ -201,7 +201,7 @@ class Watermarks:
         self.slow = slow
         self._writing_since_s = since_s
 
-    def heed_unwritable(self, problem: str) -> None:
+    def check_unwritable(self, problem: str) -> None:
         """Record why the journal's folder cannot be written. Empty if it can."""
         if problem != self.unwritable:
             if problem:
@@ -226,8 +226,8 @@ class Watermarks:
                 elif now_s >= heap_s:
                     heap_s = now_s + _HEAP_LOOK_S
                     used_bytes = await self._tidy_heap(used_bytes)
-                self.heed_memory(used_bytes)
-            self.heed_writing(self._writing_since(), now_s)
+                self.check_memory(used_bytes)
+            self.check_writing(self._writing_since(), now_s)
             await trio.sleep(_MEMORY_LOOK_S)
 
     async def _tidy_heap(self, used_bytes: int) -> int:
@@ -244,7 +244,7 @@ class Watermarks:
             with suppress(OSError):  # a disk that cannot even be asked is the committer's to meet
                 # a file system that hangs is not waited for at the end
                 told = await trio.to_thread.run_sync(os.statvfs, self._folder, abandon_on_cancel=True)
-                self.heed_unwritable(await trio.to_thread.run_sync(unwritable, self._folder, abandon_on_cancel=True))
+                self.check_unwritable(await trio.to_thread.run_sync(unwritable, self._folder, abandon_on_cancel=True))
                 self.disk_bytes = told.f_blocks * told.f_frsize
-                self.heed_disk(told.f_bavail * told.f_frsize)
+                self.check_disk(told.f_bavail * told.f_frsize)
             await trio.sleep(_DISK_LOOK_S)

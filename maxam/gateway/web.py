@@ -32,7 +32,7 @@ from maxam.gateway.tls import TlsSocket, TransportClosedError, handshake_problem
 from maxam.gateway.transport import Transport
 from maxam.gateway.web_socket import WebSocket
 from maxam.gateway.web_tokens import EXPIRED, TokenError, read_token
-from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, Upgrade, forbidden_origin, judge, origin_of, path_of
+from maxam.gateway.web_upgrade import STOMP_PATH, Refusal, Upgrade, forbidden_origin, origin_of, path_of, validate
 from maxam.records import Identity
 from maxam.stomp.events import Connect
 from maxam.web_config import JwtSettings, WebSettings
@@ -240,7 +240,7 @@ class WebListener:
             outcome = Refusal(HTTPStatus(error.error_status_hint), "bad", "the request is not valid HTTP/1.1")
         if outcome is None:
             assert isinstance(request, h11.Request)  # noqa: S101 - the first event of a server is nothing else
-            outcome = self._judge(request)
+            outcome = self._validate(request)
         if outcome is None:
             return None, received
         answer = outcome.answer if isinstance(outcome, Upgrade) else outcome.answer()
@@ -251,10 +251,10 @@ class WebListener:
                 await tls.linger()
         return outcome, http.trailing_data[0]
 
-    def _judge(self, request: h11.Request) -> Upgrade | Refusal | None:
+    def _validate(self, request: h11.Request) -> Upgrade | Refusal | None:
         path = path_of(request)
         if path == STOMP_PATH:
-            return judge(request, self._settings.origins)
+            return validate(request, self._settings.origins)
         if path == b"/healthz":
             return Refusal(HTTPStatus.OK, "ok", "the gateway serves clients")
         if self.values is not None and (path == VALUES_PATH or path.startswith(VALUES_PATH + b"/")):

@@ -98,7 +98,7 @@ def forbidden_origin(origin: str | None, origins: Collection[str]) -> Refusal | 
     )
 
 
-def judge(request: h11.Request, origins: Collection[str]) -> Upgrade | Refusal:
+def validate(request: h11.Request, origins: Collection[str]) -> Upgrade | Refusal:
     """Decide about a request for a WebSocket.
 
     Args:

@@ -205,7 +205,7 @@ class Journal:
         marker = self._encoder.sync_marker if found is None or found.scanner is None else found.scanner.sync_marker
         self._encoder = Encoder(self._committed, marker)
         self._reserve.open()
-        self._settle_incarnation()
+        self._renew_incarnation()
         self._recovered = True
 
     def encode(self, records: list[Record]) -> Block:
@@ -398,7 +398,7 @@ class Journal:
             self._reserve.close()
             self._disk.close(self._lock)
 
-    def _settle_incarnation(self) -> None:
+    def _renew_incarnation(self) -> None:
         """Set a new incarnation, durably, if the journal has none or has to get another one.
 
         Raises:

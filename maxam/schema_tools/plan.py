@@ -190,8 +190,8 @@ def make_plan(remote: Remote, candidate: Registry, progress: Progress | None = N
         plan.topics += 1
         if progress is not None and plan.topics % PROGRESS_TOPICS == 0:
             progress(counted(plan.topics, "topic"))
-        _judge_topic(plan, row, planned, present)
-    _judge_rejects(plan, remote, planned)
+        _validate_topic(plan, row, planned, present)
+    _validate_rejects(plan, remote, planned)
     return plan
 
 
@@ -209,7 +209,7 @@ class _Rules:
         return next(iter(self._index.matches(destination)), None)
 
 
-def _judge_topic(plan: Plan, row: dict[str, Any], planned: _Rules, present: _Rules) -> None:
+def _validate_topic(plan: Plan, row: dict[str, Any], planned: _Rules, present: _Rules) -> None:
     destination: str = row["destination"]
     publisher: str = row["publisher"]
     rule, rule_now = planned.first(destination), present.first(destination)
@@ -237,18 +237,18 @@ def _judge_topic(plan: Plan, row: dict[str, Any], planned: _Rules, present: _Rul
     plan.note("breaks", key, destination, validation.reason)
 
 
-def _judge_rejects(plan: Plan, remote: Remote, planned: _Rules) -> None:
+def _validate_rejects(plan: Plan, remote: Remote, planned: _Rules) -> None:
     """Judge what was rejected lately; a gateway without quarantine has none."""
     try:
         for row in islice(remote.pages("/v1/rejects", "rejects", limit=PAGE_ROWS), REJECTS_MAX):
             plan.rejects = (plan.rejects or 0) + 1
-            _judge_reject(plan, remote, row, planned)
+            _validate_reject(plan, remote, row, planned)
     except NotFoundError:
         return
     plan.rejects = plan.rejects or 0
 
 
-def _judge_reject(plan: Plan, remote: Remote, row: dict[str, Any], planned: _Rules) -> None:
+def _validate_reject(plan: Plan, remote: Remote, row: dict[str, Any], planned: _Rules) -> None:
     destination: str = row["destination"]
     rule = planned.first(destination)
     if rule is None or row["disposition"] != "rejected-invalid" or row["result"] in _WHATEVER_THE_SCHEMAS:

@@ -77,7 +77,7 @@ def print_table(
     cut = {title.removeprefix("#") for at, title in enumerate(columns) if any(is_cut(row[at]) for row in table_rows)}
     if not out.is_terminal or in_force(WIDE):
         _print_whole(out, table)
-        tell_cut(cut, whole)
+        report_cut(cut, whole)
         return
     widths = {str(column.header): _width(column, shortened) for column in table.columns}
     empty = {str(column.header) for column in table.columns if not any(str(text) for text in column.cells)}
@@ -109,7 +109,7 @@ def print_table(
     out.print(table)
     if left_out:
         remark(f"no room for {', '.join(left_out)}; {remedy}")
-    tell_cut(cut - set(left_out), whole)
+    report_cut(cut - set(left_out), whole)
 
 
 def with_ages(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[Sequence[object]]:
@@ -125,7 +125,7 @@ def with_ages(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[
     return found
 
 
-def tell_cut(titles: Collection[str], whole: str) -> None:
+def report_cut(titles: Collection[str], whole: str) -> None:
     """Report on standard error in which columns texts end in an ellipsis, and how to see them whole. Nothing if there is none."""
     if titles:
         remark(f"{', '.join(sorted(titles))}: cut where it ends in {TRUNCATION_MARK}; {whole}")

@@ -335,7 +335,7 @@ def beside(grower: Grower, work: Callable[..., Any], *arguments: object) -> Iter
     worker = Worker(work.__name__, work, *arguments, cores=grower.suite.cores)
 
     def answer() -> Any:  # any work's
-        worker.tell("stop")
+        worker.send("stop")
         while True:
             what, value = worker.hear()
             if what == "done":
@@ -343,7 +343,7 @@ def beside(grower: Grower, work: Callable[..., Any], *arguments: object) -> Iter
 
     try:
         worker.hear()
-        worker.tell(Times(0, 0, 0, 0))
+        worker.send(Times(0, 0, 0, 0))
         yield answer
     finally:
         worker.end()

@@ -343,7 +343,7 @@ def answers(work: Sequence[tuple[Any, ...]], cores: frozenset[int] | None) -> li
                     if ready == len(workers):
                         now_ns = time.monotonic_ns()
                         for each in workers:
-                            each.tell(Times(now_ns, now_ns, now_ns, now_ns))
+                            each.send(Times(now_ns, now_ns, now_ns, now_ns))
     finally:
         for worker in workers:
             worker.end()

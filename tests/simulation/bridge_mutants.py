@@ -17,7 +17,7 @@ BRIDGE_MUTANTS = (
     _mutant("source without the incarnation", forwarding, 'f"{sender}-{self._asks.lanes[taken.lane]}"', 'f"{sender}"'),
     _mutant("deletes are not forwarded", forwarding, "        if onward is None:\n", "        if onward is None or not body:\n"),
     _mutant("refused SEND dropped", flow, "        self._refused.append(item)\n", "        pass\n", first=17),
-    _mutant("refused SEND acknowledged", forwarding, "                flow.refuse(item, self._asks.now_s)\n", "                self._settle(lane, item)\n", first=11),
+    _mutant("refused SEND acknowledged", forwarding, "                flow.refuse(item, self._asks.now_s)\n", "                self._confirm(lane, item)\n", first=11),
     _mutant("loop not refused", provenance, 'if headers.get(ORIGIN_GATEWAY) == target or (via and target in via.split(",")):', "if False:", first=2),
     _mutant("via forgotten", provenance, '    found[VIA] = f"{via},{sender}" if via else sender\n', '    found[VIA] = "elsewhere"\n'),
     _mutant("values of a lost connection go on", forwarding, "        for flow in self._flows.values():\n            flow.clear()\n", "", first=14),
@@ -41,7 +41,7 @@ BRIDGE_MUTANTS = (
     _mutant("a superseded value of an inventory is given up", forwarding, 'result == "superseded" and item.found is not None', "False", first=9),
     _mutant("the collected values alone", relay, "True, everything, planned.min_interval_ms)", "True, False, planned.min_interval_ms)"),
     # Of the quarantine.
-    _mutant("quarantined is acknowledged and forgotten", forwarding, "        self.quarantine.put(lane, item, reason)\n        if item.taken is None", "        self._settle(lane, item)\n        return\n        if item.taken is None"),
+    _mutant("quarantined is acknowledged and forgotten", forwarding, "        self.quarantine.put(lane, item, reason)\n        if item.taken is None", "        self._confirm(lane, item)\n        return\n        if item.taken is None"),
     _mutant("quarantine is not sent again", relay, "            if len(values.quarantine) and now_s >= self._quarantine_at_s:\n", "            if False:\n"),
     _mutant("quarantine in Link ignored", relay, "(link.quarantined == 0 or (link in self._own and self.quarantine.whole))", "True", first=177),
     # Of drills.

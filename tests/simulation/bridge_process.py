@@ -11,11 +11,11 @@ from maxam.bridge.wishes import (
     Ack,
     Close,
     End,
+    Log,
     Open,
     Plan,
     Send,
     Subscribe,
-    Tell,
     Unsubscribe,
     Wish,
 )
@@ -302,7 +302,7 @@ class Process:
                 self._lanes[wish.lane] = self.venue.clock.now_s + wish.wait_s
             if wish.lane in self.lines:
                 self.cut(wish.lane, noticed=self._rng.random() < 0.8)
-        elif isinstance(wish, Tell):
+        elif isinstance(wish, Log):
             self.told.add(wish.event)
         elif isinstance(wish, End):
             self.ended = "refused"

@@ -31,7 +31,7 @@ from maxam.cluster.log import (
 )
 from maxam.cluster.log_place import LogPlace
 from maxam.cluster.logged import LoggedJournal
-from maxam.cluster.member import Member, Peer, Role
+from maxam.cluster.member import Member, OtherMember, Role
 from maxam.cluster.placing import ForkedError
 from maxam.cluster.trimming import Trimming
 from maxam.cluster.wishes import (
@@ -514,7 +514,7 @@ class Process(Runtime):
 
     def _announced(self, found: dict[str, dict[str, int]]) -> list[Wish]:
         now_s = self.local_s
-        peers = {name: Peer(one["number"], one["priority"], bool(one["ready"])) for name, one in found.items()}
+        peers = {name: OtherMember(one["number"], one["priority"], bool(one["ready"])) for name, one in found.items()}
         self.member.announced(now_s, peers)
         if self.leading:
             synced = {name: found[name]["synced"] for name in self.member.live(now_s)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from maxam.cluster.log import Head
-from maxam.cluster.member import Member, Peer, Role
+from maxam.cluster.member import Member, OtherMember, Role
 from maxam.cluster.placing import FOLLOW, Place
 from maxam.cluster.wishes import Beat, Claim, FindPlace, Follow, HandOver, Lead, ReadHead, StopReading, Wish
 from maxam.journal.encoding import START
@@ -234,7 +234,7 @@ class World:
         self._wish(name, process.member.drained(self.now_s))
 
     def _handover(self, name: str, process: Process) -> None:
-        peers = {other: Peer(0, 100, True) for other in self.processes}
+        peers = {other: OtherMember(0, 100, True) for other in self.processes}
         process.member.announced(self.now_s, peers)
         self._wish(name, process.member.handover_asked(self.now_s, "", 75))
 

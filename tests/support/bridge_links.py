@@ -149,7 +149,7 @@ class Centre:
             more = self.freshness.step(self.world.now_s)
             more = self.links.step(self.world.now_s) or more
             self.world.settle()
-            if not more and self.links.settled and self.freshness.settled:
+            if not more and self.links.swept and self.freshness.settled:
                 break
         for reader in self.readers:
             reader.read()

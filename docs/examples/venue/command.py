@@ -111,7 +111,7 @@ def main(
             counts = publisher.publish(totals)
         if totals.left_out:
             job.warn(f"not all was published: {TOO_MANY_VENUES}")
-        job.tell(f"totals of {counted(counts.accepted, 'venue')} published as of revision {archive.last}")
+        job.remark(f"totals of {counted(counts.accepted, 'venue')} published as of revision {archive.last}")
         if counts.superseded:
             job.warn(
                 f"not published: {counted(counts.superseded, 'venue')}, as the gateway has had those of this revision or of a newer one"

@@ -83,11 +83,11 @@ class Publisher:
                 told = True
             else:
                 self._taken = self._taken or counts.accepted + counts.superseded > 0
-                self._tell_refused()
+                self._report_refused()
                 return counts
         return Counts()
 
-    def _tell_refused(self) -> None:
+    def _report_refused(self) -> None:
         """Warn once of each venue whose totals the gateway rejects. It is an error if it rejects all."""
         refused, self._refused = self._refused, []
         for one in refused:
@@ -141,7 +141,7 @@ class _Follower:
         if monotonic() - self._saved_s > SAVE_INTERVAL_S:
             self.save()
         if readings.num_rows:
-            self._tell(readings, venues, latency_s)
+            self._report(readings, venues, latency_s)
 
     def save(self) -> None:
         """Write the state."""
@@ -158,7 +158,7 @@ class _Follower:
             table = _collect(changes, self._catalogue)
         return table
 
-    def _tell(self, readings: pa.Table, venues: list[str], latency_s: float | None) -> None:
+    def _report(self, readings: pa.Table, venues: list[str], latency_s: float | None) -> None:
         unusable = pc.drop_null(readings["problem"])
         self._unusable += len(unusable)
         if len(unusable):
@@ -166,7 +166,7 @@ class _Follower:
         if self._totals.left_out > self._left_out:
             self._left_out = self._totals.left_out
             self._job.warn(f"{self._left_out} readings so far were left out: {TOO_MANY_VENUES}")
-        self._job.tell(
+        self._job.remark(
             f"as of revision {self._totals.as_of}: {counted(readings.num_rows, 'reading')},"
             f" {counted(len(venues), 'venue')} published"
             + ("" if latency_s is None else f", {latency_s * 1000:.0f} ms after the newest was accepted")
@@ -231,7 +231,7 @@ def _follow(job: Job, totals: VenueTotals, state: Path, publisher: Publisher) ->
             publisher.publish(totals)  # we may have died before
         stream = reader.load(str(job.journal.absolute()))
         query = stream.writeStream.foreachBatch(follower.take).option("checkpointLocation", scratch).start()
-        job.tell(f"following {job.journal} from revision {totals.as_of + 1}; SIGINT or SIGTERM ends it")
+        job.remark(f"following {job.journal} from revision {totals.as_of + 1}; SIGINT or SIGTERM ends it")
         try:
             while query.isActive and not publisher.stopping.wait(0.2):
                 pass
@@ -244,7 +244,7 @@ def _follow(job: Job, totals: VenueTotals, state: Path, publisher: Publisher) ->
             raise error
     if follower.latencies_s:
         ordered = sorted(follower.latencies_s)
-        job.tell(
+        job.remark(
             f"{len(ordered)} publications. From acceptance of the newest reading to its totals: median"
             f" {statistics.median(ordered) * 1000:.0f} ms, 99 of 100 within {ordered[len(ordered) * 99 // 100] * 1000:.0f} ms"
         )

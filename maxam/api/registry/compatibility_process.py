@@ -63,7 +63,7 @@ async def incompatibilities(given: str, olders: Iterable[SchemaVersion], mode: s
     return messages
 
 
-def _judge(given: Schema, olders: Iterable[SchemaVersion], mode: str) -> list[str]:
+def _validate(given: Schema, olders: Iterable[SchemaVersion], mode: str) -> list[str]:
     found: dict[str, None] = {}  # in order; what is wrong with one minor often is with the next
     for older in olders:
         for finding in check_minors((older, SchemaVersion("", _NEWER, "", given)), mode):
@@ -96,7 +96,7 @@ def main() -> int:
     except RecursionError:
         sys.stderr.write("schema: nested too deeply")
         return _INVALID
-    json.dump(_judge(schema, (_older(line) for line in olders), mode.decode()), sys.stdout)
+    json.dump(_validate(schema, (_older(line) for line in olders), mode.decode()), sys.stdout)
     return 0
 
 

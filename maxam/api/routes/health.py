@@ -248,7 +248,7 @@ async def _health(call: Call) -> Response:
     now_s = time.time()
     reasons, degraded = unready_reasons(gateway), degraded_reasons(gateway)
     await gateway.clients.traffic.gather()
-    look = await gateway.staleness.look()
+    report = await gateway.staleness.report()
     audit, reloader = gateway.audit, gateway.reloader
     return Answer(
         {
@@ -269,7 +269,7 @@ async def _health(call: Call) -> Response:
                 "problems": len(gateway.connect_problems.rows()),
             },
             "overdue": gateway.freshness.count,
-            "behind": look.behind,
+            "behind": report.behind,
             "commit": _commit(gateway) | asdict(gateway.committer.times.recent(time.perf_counter())),
             "disk": _disk(gateway),
             "memory": {

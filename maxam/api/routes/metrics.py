@@ -385,7 +385,7 @@ async def _metrics(call: Call) -> Response:
     gateway = call.gateway
     families = {declared.name: _family(declared) for declared in METRICS}
     await gateway.clients.traffic.gather()
-    await gateway.staleness.look()
+    await gateway.staleness.report()
     _add(families["maxam_ready"], (), 0 if unready_reasons(gateway) else 1)
     codes = codes_in_force(gateway)
     for code in CODES:

@@ -158,16 +158,16 @@ The result is at most a second old or, if there are very many, 20 times the dura
 )
 async def _slow(call: Call) -> Response:
     staleness, min_s = call.gateway.staleness, call[_MIN_S]
-    look = await staleness.look()
-    worst = [one for one in look.worst[: call[LIMIT]] if (one.behind if min_s is None else one.staleness_s >= min_s)]
+    report = await staleness.report()
+    worst = [one for one in report.worst[: call[LIMIT]] if (one.behind if min_s is None else one.staleness_s >= min_s)]
     rows = Rows("subscriptions")
     await rows.add_all(worst, ROWS_PER_SLICE, subscription_row)
     return rows.within(
-        as_of=iso_time(look.at_us),
-        behind=look.behind,
-        looked_at=look.looked_at,
+        as_of=iso_time(report.at_us),
+        behind=report.behind,
+        looked_at=report.looked_at,
         behind_after_s=staleness.behind_after_s,
-        **({"incomplete": True} if look.incomplete else {}),
+        **({"incomplete": True} if report.incomplete else {}),
     )
 
 

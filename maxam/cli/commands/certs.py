@@ -153,7 +153,7 @@ def certs_issue(
     except BaseException:
         key_file.unlink(missing_ok=True)  # of no use without its certificate, and in the way of the next try
         raise
-    _tell(certificate, certificate_file, as_json)
+    _show(certificate, certificate_file, as_json)
 
 
 @certs.command("sign")
@@ -186,7 +186,7 @@ def certs_sign(
     _require_replaceable(to, certificate, authority, force)
     authority.add(certificate, name, _now(), "certs sign")
     _write(to, certificate)
-    _tell(certificate, to, as_json)
+    _show(certificate, to, as_json)
 
 
 @certs.command("get")
@@ -204,7 +204,7 @@ def certs_get(folder: Path, certificate: str, to: Path, force: bool, as_json: bo
     found = authority.find(certificate).load()
     _require_replaceable(to, found, authority, force)
     _write(to, found)
-    _tell(found, to, as_json)
+    _show(found, to, as_json)
 
 
 @certs.command("list")
@@ -306,7 +306,7 @@ def certs_renew(
     _require_replaceable(to, renewed, authority, force)
     authority.add(renewed, old.name, now, "certs renew", old.fingerprint)
     _write(to, renewed)
-    _tell(renewed, to, as_json)
+    _show(renewed, to, as_json)
 
 
 @certs.command("crl")
@@ -385,7 +385,7 @@ def _write(path: Path, certificate: x509.Certificate) -> None:
         ) from error
 
 
-def _tell(certificate: x509.Certificate, path: Path, as_json: bool) -> None:
+def _show(certificate: x509.Certificate, path: Path, as_json: bool) -> None:
     facts = {
         "certificate": str(path),
         "fingerprint": fingerprint(certificate),

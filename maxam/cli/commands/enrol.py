@@ -98,7 +98,7 @@ def enrol(
     token = _token(token_file)
     certificate, authorities = est.enrol(est.pinned(ca_sha256), token, key)
     client.keep(certificate, authorities)
-    _tell(client, certificate, as_json)
+    _show(client, certificate, as_json)
 
 
 def _renew(client: ClientFolder, est: EstClient, key_type: KeyType, least: dt.timedelta | None, as_json: bool) -> None:
@@ -111,7 +111,7 @@ def _renew(client: ClientFolder, est: EstClient, key_type: KeyType, least: dt.ti
         return
     certificate, authorities = est.renew(client, client.key(key_type, NEXT))
     client.replace(certificate, authorities)
-    _tell(client, certificate, as_json)
+    _show(client, certificate, as_json)
 
 
 def _token(file: Path | None) -> str:
@@ -127,7 +127,7 @@ def _token(file: Path | None) -> str:
     return asked.strip()
 
 
-def _tell(client: ClientFolder, certificate: x509.Certificate, as_json: bool) -> None:
+def _show(client: ClientFolder, certificate: x509.Certificate, as_json: bool) -> None:
     facts = {
         "folder": str(client.folder),
         "fingerprint": fingerprint(certificate),

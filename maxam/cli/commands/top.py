@@ -15,7 +15,7 @@ import click
 from rich.live import Live
 
 from maxam.cli.options import json_option, with_credentials
-from maxam.cli.screens.top import Look, screen
+from maxam.cli.screens.top import Report, screen
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.moments import Duration
 from maxam.terminal.tables import console, print_json
@@ -43,41 +43,41 @@ def top(credentials: Credentials, interval: timedelta, count: int | None, as_jso
     Keys: q or Ctrl-C ends, space holds the picture, + and - change how often it is renewed. Without a terminal, or with --json, it prints
     one picture after the other.
     """
-    look = Look()
+    report = Report()
     with Remote(credentials) as remote:
-        look.renew(remote)
-        if not look.health and look.error is not None:
-            raise look.error  # there is nothing yet to go on with
+        report.renew(remote)
+        if not report.health and report.error is not None:
+            raise report.error  # there is nothing yet to go on with
         looks = count or sys.maxsize
         with suppress(KeyboardInterrupt):
             if as_json or not console().is_terminal:
-                _print(remote, look, interval.total_seconds(), looks, as_json)
+                _print(remote, report, interval.total_seconds(), looks, as_json)
             else:
-                _show(remote, look, interval.total_seconds(), looks, credentials.gateway)
+                _show(remote, report, interval.total_seconds(), looks, credentials.gateway)
 
 
-def _print(remote: Remote, look: Look, interval_s: float, looks: int, as_json: bool) -> None:
+def _print(remote: Remote, report: Report, interval_s: float, looks: int, as_json: bool) -> None:
     while True:
         if as_json:
-            print_json(look.as_json())
+            print_json(report.as_json())
         else:
             out = console()
-            out.print(screen(look, "", "", out.width, _LINES_IN_A_PIPE))
+            out.print(screen(report, "", "", out.width, _LINES_IN_A_PIPE))
         looks -= 1
         if not looks:
             return
         time.sleep(interval_s)
-        look.renew(remote)
+        report.renew(remote)
 
 
-def _show(remote: Remote, look: Look, interval_s: float, looks: int, where: str) -> None:
+def _show(remote: Remote, report: Report, interval_s: float, looks: int, where: str) -> None:
     terminal = console()
     held = False
     with _keys() as typed, Live(console=terminal, screen=True, auto_refresh=False) as live:
         while looks:
             looks -= 1
             keys = f"q ends   space {'goes on: HELD' if held else 'holds'}   + - every {interval_s:g} s"
-            live.update(screen(look, where, keys, terminal.width, terminal.height), refresh=True)
+            live.update(screen(report, where, keys, terminal.width, terminal.height), refresh=True)
             match typed(interval_s if looks else 0):
                 case "q":
                     return
@@ -90,7 +90,7 @@ def _show(remote: Remote, look: Look, interval_s: float, looks: int, where: str)
                 case _:
                     pass
             if not held:
-                look.renew(remote)
+                report.renew(remote)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 @final
 @dataclass(slots=True)
-class Look:
+class Report:
     """The last answers of the gateway, and their age.
 
     Attributes:
@@ -81,28 +81,28 @@ class Look:
         return {"health": self.health, "rates": self.rates, "behind": self.behind, "problem": self.problem}
 
 
-def screen(look: Look, where: str, keys: str, width: int, height: int) -> RenderableType:
+def screen(report: Report, where: str, keys: str, width: int, height: int) -> RenderableType:
     """Lay out the answers for a terminal of `width` columns and `height` lines. Long lines are cut, not folded."""
-    if not look.health:
-        return Group(Text(f"maxam {where}", no_wrap=True), Text(look.problem or "asking ...", style="bold"))
-    head = _head(look, where, width)
+    if not report.health:
+        return Group(Text(f"maxam {where}", no_wrap=True), Text(report.problem or "asking ...", style="bold"))
+    head = _head(report, where, width)
     room = max(height - len(head) - 4, _LIST_LINES_MIN * 2)  # without blank lines and that of the keys
-    behind = look.behind["subscriptions"][: max(room // 2 - _TITLE_LINES, 1)]
+    behind = report.behind["subscriptions"][: max(room // 2 - _TITLE_LINES, 1)]
     rows_max = max(room - (_TITLE_LINES + len(behind) if behind else 1) - _TITLE_LINES, 1)
     parts: list[RenderableType] = [*head, Text(""), _behind(behind, width), Text("")]
     if width >= SIDE_BY_SIDE_COLUMNS:
         half = (width - GAP) // 2
         side = Table.grid(padding=(0, GAP, 0, 0))
-        side.add_row(_ranking(_hot(look), half, rows_max), _ranking(_busy(look), half, rows_max))
+        side.add_row(_ranking(_hot(report), half, rows_max), _ranking(_busy(report), half, rows_max))
         parts.append(side)
     else:
-        parts.append(_ranking(_hot(look), width, rows_max))
+        parts.append(_ranking(_hot(report), width, rows_max))
     parts.append(Text(keys, style="dim", no_wrap=True, overflow="crop"))
     return Group(*parts)
 
 
-def _head(look: Look, where: str, width: int) -> list[Text]:
-    health, rates, figures = look.health, look.rates, look.health["figures"]
+def _head(report: Report, where: str, width: int) -> list[Text]:
+    health, rates, figures = report.health, report.rates, report.health["figures"]
     status = health["status"]
     lines = [
         Text.assemble(
@@ -110,9 +110,9 @@ def _head(look: Look, where: str, width: int) -> list[Text]:
             (status, _STATUS_STYLES.get(status, "bold red")),
         )
     ]
-    if look.problem:
-        age = duration(time.monotonic() - look.answered_s)
-        lines.append(Text(f"NO ANSWER: {look.problem}. The figures are {age} old", style="bold red"))
+    if report.problem:
+        age = duration(time.monotonic() - report.answered_s)
+        lines.append(Text(f"NO ANSWER: {report.problem}. The figures are {age} old", style="bold red"))
     reasons = [*health["reasons"], *health["degraded"]][:REASONS_MAX]
     lines += [Text(shown(reason), style="yellow") for reason in reasons]
     trends = [
@@ -124,7 +124,7 @@ def _head(look: Look, where: str, width: int) -> list[Text]:
         for title, now, values in trends
     ]
     sizes = [
-        f"{look.behind['behind']:,} behind",
+        f"{report.behind['behind']:,} behind",
         f"{health['overdue']:,} overdue",
         f"{rates['rejects_per_s']:,.0f} rejected/s",
         f"{rates['acks_per_s']:,.0f} ACK/s",
@@ -165,16 +165,16 @@ def _behind(rows: list[Json], width: int) -> RenderableType:
     return _unfolded(titles, cells)
 
 
-def _hot(look: Look) -> list[tuple[str, str]]:
+def _hot(report: Report) -> list[tuple[str, str]]:
     return [("HOT TOPICS", "UPD/s")] + [
-        (row["destination"], f"{row['updates_per_s']:,.1f}") for row in look.rates["hot_topics"]
+        (row["destination"], f"{row['updates_per_s']:,.1f}") for row in report.rates["hot_topics"]
     ]
 
 
-def _busy(look: Look) -> list[tuple[str, str]]:
+def _busy(report: Report) -> list[tuple[str, str]]:
     return [("BUSY SESSIONS", "SEND/s + MESSAGE/s")] + [
         (f"{row['principal']} {row['client_id']}", f"{row['sends_per_s']:,.0f} + {row['messages_per_s']:,.0f}")
-        for row in look.rates["busy_sessions"]
+        for row in report.rates["busy_sessions"]
     ]
 
 

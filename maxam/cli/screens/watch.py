@@ -19,7 +19,7 @@ from maxam.https_client import Credentials, Remote, RemoteError, split_addresses
 from maxam.schema_tools.validating import Validator
 from maxam.terminal.escaping import shown
 from maxam.terminal.options import remark
-from maxam.terminal.tables import GAP, VALUE, cell, console, is_cut, make_table, print_json, print_line, tell_cut
+from maxam.terminal.tables import GAP, VALUE, cell, console, is_cut, make_table, print_json, print_line, report_cut
 
 TOPICS_MAX: Final = 1000  # remembered for the table: those that changed last
 VIRTUAL_HOST: Final = "MAXVAPI"  # the gateway's default
@@ -114,7 +114,7 @@ class _Display:
             print_line(f"{update.revision} {update.destination} {cell(_text(update)).plain}")
             if not self._told_cut and is_cut(_text(update)):
                 self._told_cut = True
-                tell_cut([VALUE], WHOLE)
+                report_cut([VALUE], WHOLE)
         else:
             self._newest[update.destination] = update
             self._newest.move_to_end(update.destination, last=False)

@@ -225,7 +225,7 @@ def _messages(known: Mapping[str, Minors]) -> list[str]:
 
 
 @final
-class _Teller:
+class _Reporter:
     """Reports the results of runs, each problem once."""
 
     def __init__(self, job: Job, follow: bool) -> None:
@@ -235,17 +235,17 @@ class _Teller:
         self._lost: list[tuple[int, int]] = []
         self._last = -1
 
-    def tell(self, report: HistoryReport) -> None:
+    def report(self, report: HistoryReport) -> None:
         # while a gateway writes, its last block is often not finished, and is read with the next batch
         fresh = [p for p in report.problems if p not in self._told and not (self._follow and p.kind == "torn")]
         self._told.update(fresh)
-        self._job.tell_problems(fresh)
+        self._job.report_problems(fresh)
         if report.lost != self._lost:
             self._lost = list(report.lost)
-            self._job.tell_missing(self._lost)
+            self._job.report_missing(self._lost)
         if report.last != self._last and report.rows:
             rows = ", ".join(f"{name} {count}" for name, count in sorted(report.rows.items()))
-            self._job.tell(f"revisions {report.first} to {report.last}: {rows}")
+            self._job.remark(f"revisions {report.first} to {report.last}: {rows}")
         self._last = report.last
 
 
@@ -305,7 +305,7 @@ def history_command(
     if follow and until_revision is not None:
         raise click.UsageError("--follow and --to-revision exclude each other")
     names = None if types is None else [name.strip() for name in types.split(",") if name.strip()]
-    teller = _Teller(job, follow)
+    reporter = _Reporter(job, follow)
     with suppress(KeyboardInterrupt) if follow else nullcontext():
         while True:
             with job.progress("building the history"):
@@ -316,7 +316,7 @@ def history_command(
                     schemas=job.schemas,
                     types=names,
                     until_revision=until_revision,
-                    told=teller.tell,
+                    told=reporter.report,
                     counted=job.counted,
                     restored=restored,
                     form=form,
@@ -325,4 +325,4 @@ def history_command(
                 break
             time.sleep(max(every_s, _PAUSE_S_MIN))
     if not follow and not report.rows:
-        job.tell(f"nothing new: {out} is at revision {report.last}")
+        job.remark(f"nothing new: {out} is at revision {report.last}")

@@ -305,7 +305,7 @@ class _Run:
             )
             remedy = ". Give the schema folder with --schemas" if text is None else ""
             revision = self._splicer.revision
-            self._tell(
+            self._report(
                 "unknown-schema",
                 f"{of} (fingerprint {fingerprint.hex() or 'none'}): {why}. Its values are among the untyped rows{remedy}",
                 revision,
@@ -318,5 +318,5 @@ class _Run:
             return None
         return self._files.rows(UNTYPED) or self._files.add(UNTYPED, UNTYPED, Rows(False))
 
-    def _tell(self, kind: Any, text: str, revision: int = 0, lost: bool = True) -> None:  # noqa: ANN401 - a literal of another module
+    def _report(self, kind: Any, text: str, revision: int = 0, lost: bool = True) -> None:  # noqa: ANN401 - a literal of another module
         self._problems.append(Problem(kind, self._path, self._offset, revision, revision, text, lost))

@@ -193,7 +193,7 @@ def check_schema_command(job: Job, file: Path, selection: Selection, type_name: 
         if text is None or not resolution(text, candidate).certain:
             uncertain.append(fingerprint)
         else:
-            job.tell(f"{type_name} {version}: readable, whatever was written by it ({count:,} bodies)")
+            job.remark(f"{type_name} {version}: readable, whatever was written by it ({count:,} bodies)")
     if not uncertain:
         click.echo(f"{type_name}: all {total:,} bodies are readable with {file}")
         return

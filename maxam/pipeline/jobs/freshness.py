@@ -130,5 +130,5 @@ def freshness_command(
         found = found.where(F.col("breaches") > 0)
     if only_open:
         found = found.where(F.col("open"))
-    job.tell(f"observed to {moment_text(end)}")
+    job.remark(f"observed to {moment_text(end)}")
     job.emit(found, expendable=("longest_gap_from", "publisher", "values"))

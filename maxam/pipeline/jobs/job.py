@@ -120,7 +120,7 @@ class Job:
 
         with self.progress("checking the archive"):
             archive = examine(None, self.journal, **prune)
-        self.tell_problems(archive.problems)
+        self.report_problems(archive.problems)
         return archive
 
     def changes(self, **prune: Any) -> "DataFrame":  # noqa: ANN401  # as of reading.read_journal
@@ -136,13 +136,13 @@ class Job:
             prune["archive"] = self.examine(**{name: value for name, value in prune.items() if name != "columns"})
         return read_journal(self.spark, self.journal, problems="skip", **prune)
 
-    def tell_problems(self, problems: "Iterable[Problem]") -> None:
+    def report_problems(self, problems: "Iterable[Problem]") -> None:
         """Report each problem on standard error, --quiet or not; one that lost something makes the job incomplete."""
         for problem in problems:
             self.incomplete = self.incomplete or problem.lost
             self._bar.say(f"{'problem' if problem.lost else 'note'}: {problem}")
 
-    def tell_missing(self, stretches: "Sequence[tuple[int, int]]") -> None:
+    def report_missing(self, stretches: "Sequence[tuple[int, int]]") -> None:
         """Report which revisions a result lacks, --quiet or not; it makes the job incomplete.
 
         Args:
@@ -172,19 +172,19 @@ class Job:
                 rows = first_rows(frame)
             print_rows(rows, expendable)
             if rows[2]:
-                self.tell(f"only the first {TABLE_ROWS_MAX} rows are shown: --format json, csv or parquet give all")
+                self.remark(f"only the first {TABLE_ROWS_MAX} rows are shown: --format json, csv or parquet give all")
             return
         onto_terminal = self._out is None and sys.stdout.isatty()  # where a bar would stand between the rows
         with nullcontext() if onto_terminal else self.progress("writing"):
             write_frame(frame, self._form, self._out)
         if self._out is not None:
-            self.tell(f"written: {self._out}")
+            self.remark(f"written: {self._out}")
 
     def warn(self, text: str) -> None:
         """Print a remark on standard error that a result must not be read without, --quiet or not."""
         self._bar.say(f"note: {text}")
 
-    def tell(self, text: str) -> None:
+    def remark(self, text: str) -> None:
         """Print a remark on standard error, unless --quiet."""
         if not self._quiet:
             self._bar.say(text)
@@ -268,7 +268,7 @@ def _with_job(decorated: Verb, journal: bool, output: bool) -> Verb:
             raise click.UsageError("--format parquet needs a file: --out PATH")
         job = Job(journal, schemas, form, out, master, remote, dict(conf), quiet)
         try:
-            with _told_errors(out or options.get("out") or "standard output"):
+            with _explained_errors(out or options.get("out") or "standard output"):
                 decorated(job, **options)
         except MaxamError as error:
             raise Failure(str(error), error) from error
@@ -325,7 +325,7 @@ def _format_of(out: str | None) -> "Format":
 
 
 @contextmanager
-def _told_errors(out: str | Path) -> Iterator[None]:
+def _explained_errors(out: str | Path) -> Iterator[None]:
     """Make an error of Spark or of the file system one line with its cause.
 
     Args:
@@ -339,7 +339,7 @@ def _told_errors(out: str | Path) -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise not_installed(error) from error
     except _spark_errors() as error:
-        raise PipelineError(told(error)) from error
+        raise PipelineError(explained(error)) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of the output has gone: click ends the command without a message
             raise
@@ -356,7 +356,7 @@ def _spark_errors() -> tuple[type[Exception], ...]:
     return PySparkException, Py4JError
 
 
-def told(error: Exception) -> str:
+def explained(error: Exception) -> str:
     """Return the one line of an error of Spark's with the cause, without stacks of Java and Python."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:

@@ -409,9 +409,9 @@ def first_of_each(job: Job, bad: "DataFrame", table: Path) -> "DataFrame":
     bad = bad.localCheckpoint()
     counted = bad.groupBy("disposition", "result").count().orderBy(F.desc("count"), "disposition", "result").collect()
     for row in counted:
-        job.tell(f"{row['count']:,} {row.disposition} {row.result}")
+        job.remark(f"{row['count']:,} {row.disposition} {row.result}")
     if any(row["count"] > ROWS_SHOWN_MAX for row in counted):
-        job.tell(f"the first {ROWS_SHOWN_MAX} of each are shown: --format json, csv or parquet give all")
+        job.remark(f"the first {ROWS_SHOWN_MAX} of each are shown: --format json, csv or parquet give all")
     place = F.row_number().over(Window.partitionBy("disposition", "result").orderBy("file", "row"))
     few = bad.withColumn("place", place).where(F.col("place") <= ROWS_SHOWN_MAX).drop("place").orderBy("file", "row")
     if table.is_file():
@@ -464,7 +464,7 @@ def load_command(
     rejected: list[Rejected] = []
     failed = bad > 0
     if gateway is None:
-        job.tell(f"{good} {'row is' if good == 1 else 'rows are'} good, {bad} {'is' if bad == 1 else 'are'} not")
+        job.remark(f"{good} {'row is' if good == 1 else 'rows are'} good, {bad} {'is' if bad == 1 else 'are'} not")
     else:
         try:
             with job.progress("publishing"):
@@ -474,9 +474,9 @@ def load_command(
         rejected = published.rejected
         failed = failed or bool(published.counts.rejected)
         refused = f", {bad} not sent" if bad else ""
-        job.tell(f"{published.counts}{refused}")
+        job.remark(f"{published.counts}{refused}")
         if good and published.counts.superseded == good:
-            job.tell("nothing changed: all of it was loaded before. Give a new --source to load it again")
+            job.remark("nothing changed: all of it was loaded before. Give a new --source to load it again")
     if failed:
         bad_rows = rejected_rows(rows, rejected)
         if job.shows_table:

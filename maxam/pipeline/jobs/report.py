@@ -48,4 +48,4 @@ def report_command(job: Job, page: Path) -> None:
             file.write(text.encode())
     except OSError as error:
         raise PipelineError(f"{page} cannot be written: {error.strerror or error}") from error
-    job.tell(f"written: {page}")
+    job.remark(f"written: {page}")

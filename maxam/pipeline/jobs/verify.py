@@ -475,7 +475,7 @@ def verify_command(
     told = {one.destination for one in absent}
     received.differences += [one for one in behind if one.destination not in told]
     differences = [*received.differences, *compared]
-    job.tell(
+    job.remark(
         f"journal up to revision {known.head}: {live} topics have a value that this certificate may receive,"
         f" {known.withheld} one that it may not. {received.messages} messages of {received.topics} topics were compared in"
         f" {received.seconds:.1f} s, up to revision {received.highest}"
@@ -499,4 +499,4 @@ def verify_command(
         found = job.spark.createDataFrame(rows, _DIFFERENCE_COLUMNS)
         job.emit(found.orderBy("destination", "revision", "what"))
         click.get_current_context().exit(ExitCode.CHECK_FAILED)
-    job.tell("no differences")
+    job.remark("no differences")

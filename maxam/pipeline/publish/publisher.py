@@ -267,7 +267,7 @@ class _Publisher:
                 await self._fill(client)
             if self._under_way:
                 settled = self._settled
-                await self._settle()
+                await self._await_oldest()
                 if self._settled != settled:
                     pause_s = PAUSE_MIN_S
             elif self._unavailable:
@@ -287,7 +287,7 @@ class _Publisher:
         source = self._source
         while len(under_way) < window:
             if not waiting:
-                if under_way and under_way[0][1].settled:
+                if under_way and under_way[0][1].resolved:
                     return  # answers first: the next batch may take long
                 if not await self._take_batch():
                     return
@@ -308,7 +308,7 @@ class _Publisher:
                 raise self._failure(f"the gateway takes nothing; {self._too_long}")
             under_way.append((waiting.popleft(), posted))
 
-    async def _settle(self) -> None:
+    async def _await_oldest(self) -> None:
         """Wait for the oldest RECEIPT and take all that came with it."""
         under_way = self._under_way
         while True:
@@ -322,7 +322,7 @@ class _Publisher:
                 raise self._failure(f"the gateway does not answer; {self._too_long}", row)
             del under_way[0]
             self._take(row, receipt)
-            if not under_way or not under_way[0][1].settled:
+            if not under_way or not under_way[0][1].resolved:
                 break
 
     def _take(self, row: Row, receipt: Receipt) -> None:

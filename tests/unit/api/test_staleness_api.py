@@ -53,11 +53,11 @@ def later(world: World, seconds: float) -> None:
     world.wall_us += round(seconds * S)
 
 
-def look(world: World) -> staleness.Look:
+def look(world: World) -> staleness.LagReport:
     """Scan all subscriptions now."""
 
-    async def test() -> staleness.Look:
-        return await Staleness(world.broker, 5.0, lambda: world.wall_us).look()
+    async def test() -> staleness.LagReport:
+        return await Staleness(world.broker, 5.0, lambda: world.wall_us).report()
 
     return trio.run(test)
 
@@ -283,10 +283,10 @@ def test_many_who_ask_cost_one_walk(world: World) -> None:
     for number in range(200):
         subscribe(world, world.connect("admin", f"c{number}"), "s", "X/**")
     asked = Staleness(world.broker, 5.0, lambda: world.wall_us)
-    found: list[staleness.Look] = []
+    found: list[staleness.LagReport] = []
 
     async def ask() -> None:
-        found.append(await asked.look())
+        found.append(await asked.report())
 
     async def test() -> None:
         async with trio.open_nursery() as nursery:
@@ -294,9 +294,9 @@ def test_many_who_ask_cost_one_walk(world: World) -> None:
                 nursery.start_soon(ask)
         assert len({id(one) for one in found}) == 1
         await trio.sleep(KEPT_S / 2)
-        assert await asked.look() is found[0]
+        assert await asked.report() is found[0]
         await trio.sleep(KEPT_S * 21)
-        assert await asked.look() is not found[0]
+        assert await asked.report() is not found[0]
 
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -311,10 +311,10 @@ def test_a_walk_that_is_given_up_is_begun_anew_by_whoever_waits(world: World, mo
     async def test() -> None:
         async with trio.open_nursery() as nursery:
             with trio.CancelScope() as scope:
-                nursery.start_soon(asked.look)
+                nursery.start_soon(asked.report)
                 await trio.lowlevel.checkpoint()
                 scope.cancel()
-            found = await asked.look()
+            found = await asked.report()
         assert found.looked_at == 50
 
     async def given_up() -> None:
@@ -323,7 +323,7 @@ def test_a_walk_that_is_given_up_is_begun_anew_by_whoever_waits(world: World, mo
                 nursery.start_soon(test)
                 await trio.lowlevel.checkpoint()
                 scope.cancel()
-        assert (await asked.look()).looked_at == 50
+        assert (await asked.report()).looked_at == 50
 
     trio.run(test)
     trio.run(given_up)

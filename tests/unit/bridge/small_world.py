@@ -17,12 +17,12 @@ from maxam.bridge.wishes import (
     Ack,
     Close,
     End,
+    Log,
     Open,
     Plan,
     PlannedRoute,
     Send,
     Subscribe,
-    Tell,
     Unsubscribe,
 )
 from maxam.config import Limits
@@ -337,7 +337,7 @@ class World:
                     self.lanes[wish.lane] = self.now_s
                 case Close():
                     self.cut(wish.lane, 1e9 if wish.wait_s is None else wish.wait_s)
-                case Tell():
+                case Log():
                     self.told.append(wish.event)
                 case End():
                     self.ended = True

@@ -5,12 +5,12 @@ from maxam.bridge.wishes import (
     CENTRE,
     GUEST,
     Close,
+    Log,
     Open,
     Plan,
     PlannedRoute,
     Send,
     Subscribe,
-    Tell,
     Unsubscribe,
     Wish,
     lane_of,
@@ -68,7 +68,7 @@ def test_a_missing_right_is_reported_and_tried_again_later() -> None:
         one = next(wish for wish in looked if wish.lane == lane)
         relay.subscribed(0.0, one.handle, False, True)
         assert relay.take_wishes() == [
-            Tell("bridge-not-allowed", {"gateway": gateway, "glob": one.glob}),
+            Log("bridge-not-allowed", {"gateway": gateway, "glob": one.glob}),
             Close(CENTRE, AGAIN_S),
         ]
 

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from maxam.cli.screens.top import WHY, Look, bars, screen
+from maxam.cli.screens.top import WHY, Report, bars, screen
 from maxam.https_client import RemoteError
 from maxam.terminal.units import duration
 
 
-def look(behind: int, hot: int, busy: int, name: str = "signage", degraded: tuple[str, ...] = ()) -> Look:
+def report(behind: int, hot: int, busy: int, name: str = "signage", degraded: tuple[str, ...] = ()) -> Report:
     """Return what a gateway might have answered."""
     row: dict[str, Any] = {"principal": "floor", "glob": "X/EGM.*", "connected": True, "conflated": 12_345_678}
-    return Look(
+    return Report(
         health={
             "server": "maxam/1",
             "core": "compiled",
@@ -48,7 +48,7 @@ def look(behind: int, hot: int, busy: int, name: str = "signage", degraded: tupl
     )
 
 
-def shown(seen: Look, width: int, height: int) -> list[str]:
+def shown(seen: Report, width: int, height: int) -> list[str]:
     """Return the lines that a terminal would show."""
     out = Console(width=width, height=height, force_terminal=True, color_system=None, highlight=False)
     with out.capture() as captured:
@@ -61,7 +61,7 @@ def shown(seen: Look, width: int, height: int) -> list[str]:
 def test_it_fits_and_names_who_is_behind(width: int, height: int) -> None:
     """For any number of rows no line is too long or folded, all fit, and the subscription that is furthest behind is shown whole."""
     for behind, others in itertools.product((0, 1, 50), (0, 20)):
-        lines = shown(look(behind, others, others), width, height)
+        lines = shown(report(behind, others, others), width, height)
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
         assert lines[-1].startswith("q ends")
@@ -72,14 +72,14 @@ def test_it_fits_and_names_who_is_behind(width: int, height: int) -> None:
 @given(name=st.text(max_size=300), width=st.integers(60, 200))
 def test_any_name_stays_in_its_place(name: str, width: int) -> None:
     """Names of clients are cut and escaped, whatever is in them."""
-    lines = shown(look(2, 2, 2, name), width, 24)
+    lines = shown(report(2, 2, 2, name), width, 24)
     assert len(lines) <= 24
     assert all(line.isprintable() for line in lines)
 
 
 def test_why_is_told_and_what_is_degraded() -> None:
     """The cause in words, and the first reasons."""
-    lines = shown(look(5, 1, 1, degraded=("a: b", "c", "d", "e")), 120, 40)
+    lines = shown(report(5, 1, 1, degraded=("a: b", "c", "d", "e")), 120, 40)
     assert any("slow to acknowledge" in line for line in lines)
     assert [line.rstrip() for line in lines[1:4]] == ["a: b", "c", "d"]
     assert "degraded" in lines[0]
@@ -87,11 +87,11 @@ def test_why_is_told_and_what_is_degraded() -> None:
 
 def test_what_is_old_is_called_old() -> None:
     """A missing answer is shown, with the age of the figures. Before the first answer there is nothing else."""
-    seen = look(1, 1, 1)
+    seen = report(1, 1, 1)
     seen.error = RemoteError("nothing listens")
     seen.answered_s -= 100
     assert "1 m 40 s" in shown(seen, 100, 30)[1]
-    assert shown(Look(error=RemoteError("nothing listens")), 100, 30)[1].rstrip() == "nothing listens"
+    assert shown(Report(error=RemoteError("nothing listens")), 100, 30)[1].rstrip() == "nothing listens"
 
 
 def test_trends_are_scaled_to_what_is_shown() -> None:

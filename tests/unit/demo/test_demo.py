@@ -105,7 +105,7 @@ def test_what_the_screen_shows_is_whole(
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
     published = Published("run")
     screen = Screen(console, "title", floor, published, Received(published, ""), Received(published, ""), 0.05)
-    screen.tell("some news")
+    screen.add_news("some news")
     shown = io.StringIO()
     Console(file=shown, width=width, color_system=None).print(screen._everything())
     lines = shown.getvalue().splitlines()

@@ -42,7 +42,7 @@ def test_memory_is_short_above_the_limit_until_it_is_well_below(
     """The limit itself is fine. A shortage lasts down to 95 %. Each change is logged once, and operators see it meanwhile."""
     states = []
     for used in (999, 1000, 1001, 1500, 1000, 950, 949, 1000, 1001):
-        watermarks.heed_memory(used)
+        watermarks.check_memory(used)
         states.append(broker.memory_low)
         assert watermarks.memory_low == broker.memory_low == bool(watermarks.unready())
     assert states == [False, False, True, True, True, True, False, False, True]
@@ -57,7 +57,7 @@ def test_the_disk_is_low_below_the_least_until_it_is_well_above(
     """With less free than wanted the gateway serves on, degraded, until there is a tenth more than wanted."""
     states = []
     for free in (100, 99, 0, 105, 110, 111, 100):
-        watermarks.heed_disk(free)
+        watermarks.check_disk(free)
         states.append(watermarks.free_low)
         assert bool(watermarks.degraded()) == watermarks.free_low
         assert watermarks.unready() == []
@@ -71,7 +71,7 @@ def test_a_disk_is_slow_that_does_not_answer_for_five_seconds(
     """It is logged once for each block that takes too long. The next block is counted again."""
     states = []
     for since, now in ((None, 0.0), (1.0, 5.9), (1.0, 6.0), (1.0, 60.0), (60.0, 60.1), (60.0, 65.0), (None, 66.0)):
-        watermarks.heed_writing(since, now)
+        watermarks.check_writing(since, now)
         states.append(watermarks.slow)
         assert bool(watermarks.unready()) == watermarks.slow
     assert states == [False, False, True, True, False, True, False]
@@ -81,7 +81,7 @@ def test_a_disk_is_slow_that_does_not_answer_for_five_seconds(
 def test_without_a_least_nobody_is_warned(broker: Broker) -> None:
     """0 free bytes are fine when 0 are wanted."""
     watermarks = Watermarks(broker, lambda: None, Path("/journal"), 1000, 0)
-    watermarks.heed_disk(0)
+    watermarks.check_disk(0)
     assert watermarks.degraded() == []
 
 
@@ -193,12 +193,12 @@ def test_a_folder_that_cannot_be_written_is_a_reason_until_it_can(
     assert unwritable(tmp_path) == ""
     with monkeypatch.context() as patch:
         patch.setattr("os.access", lambda path, _: not str(path).endswith("segments"))
-        watermarks.heed_unwritable(unwritable(tmp_path))
-        watermarks.heed_unwritable(unwritable(tmp_path))
+        watermarks.check_unwritable(unwritable(tmp_path))
+        watermarks.check_unwritable(unwritable(tmp_path))
     [reason] = watermarks.unready()
     assert reason.startswith("journal-unwritable: ")
     assert str(tmp_path / "segments") in reason
-    watermarks.heed_unwritable(unwritable(tmp_path))
+    watermarks.check_unwritable(unwritable(tmp_path))
     assert watermarks.unready() == []
     assert events(caplog) == ["journal-unwritable", "journal-unwritable-ended"]
     (tmp_path / "snapshots").rmdir()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from maxam.pipeline.errors import PipelineError
-from maxam.pipeline.jobs.job import told
+from maxam.pipeline.jobs.job import explained
 from maxam.pipeline.jobs.output import _short, _write_all, csv_lines, json_lines, replacing
 
 MOMENT = datetime(2026, 11, 21, 18, 30, 0, 5, UTC)
@@ -128,7 +128,7 @@ def test_everything_is_written_to_an_unbuffered_file() -> None:
 )
 def test_an_error_of_sparks_is_told_in_one_line(text: str, says: str) -> None:
     """Of Spark's error texts the line with the cause is shown."""
-    assert told(Exception(text)) == says
+    assert explained(Exception(text)) == says
 
 
 @pytest.mark.parametrize(
