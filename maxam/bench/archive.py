@@ -47,6 +47,8 @@ from maxam.records import (
     SubscriptionRecord,
     Validation,
 )
+from maxam.terminal.moments import Duration
+from maxam.terminal.options import RenamedOption
 
 START: Final = dt.datetime(2026, 10, 1, tzinfo=dt.UTC)
 _SEGMENT_AGE_S_MAX: Final = 3600.0  # as the gateway's default
@@ -495,7 +497,15 @@ def _rests(version: SchemaVersion, values: Sequence[Value | None]) -> list[_Rest
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--records", type=click.IntRange(1), default=10_000_000, show_default=True, help="Changes in it.")
 @click.option("--topics", type=click.IntRange(1), default=10_000, show_default=True, help="About so many.")
-@click.option("--days", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="They span.")
+@click.option(
+    "--span",
+    cls=RenamedOption,
+    former=["--days"],
+    type=Duration(bare="d"),
+    default="3d",
+    show_default=True,
+    help="Time from the first change to the last.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Another one gives other changes.")
 @click.option(
     "--rejected-every",
@@ -513,7 +523,7 @@ def _rests(version: SchemaVersion, values: Sequence[Value | None]) -> list[_Rest
     help="Schema folder of the demo, as a clone has it.",
 )
 def archive_command(
-    folder: Path, records: int, topics: int, days: float, seed: int, rejected_every: int, schemas: Path
+    folder: Path, records: int, topics: int, span: dt.timedelta, seed: int, rejected_every: int, schemas: Path
 ) -> None:
     """Write a journal of schema-true changes to FOLDER, as a gateway would have left it after some days.
 
@@ -526,7 +536,7 @@ def archive_command(
                 folder,
                 records,
                 topics=topics,
-                days=days,
+                days=span / dt.timedelta(days=1),
                 seed=seed,
                 schemas=schemas,
                 rejected_every=rejected_every,

@@ -1,6 +1,5 @@
 """`maxam-bench run --kill-leader`: kill the leader of a cluster again and again under load, and measure what clients notice."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -18,6 +17,7 @@ from maxam.bench.target import TlsFiles
 from maxam.client.addresses import Address
 from maxam.failover.load import Identity, Load, Outage, Work
 from maxam.failover.outages import SHARES, TIMES, as_json, shown, summary
+from maxam.terminal.tables import print_json
 
 RATE: Final = 500.0
 _COMMAND_S: Final = 60.0  # for the command that kills
@@ -46,6 +46,7 @@ _TAKEN: Final = frozenset(  # options that have a meaning with --kill-leader
         "seconds",
         "settle_s",
         "as_json",
+        "output",
     )
 )
 
@@ -79,7 +80,7 @@ def kill_leader(plan: Plan, command: str, kills: int, as_text: bool) -> bool:
     lacking = trio.run(_run, load, plan, command, kills, output)
     problems = _problems(load, lacking)
     if as_text:
-        click.echo(json.dumps(_json(load, plan, problems)))
+        print_json(_json(load, plan, problems))
     else:
         _print(output, load.outages, plan)
     for text in problems:

@@ -1,6 +1,5 @@
 """`maxam-bench run`: load on a STOMP broker, and what it does to latency and freshness."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,8 @@ from maxam.client_config import given_options, identity_options, server_option
 from maxam.exit_codes import ExitCode
 from maxam.https_client import split_addresses
 from maxam.terminal.moments import Duration
-from maxam.terminal.options import Pair, RenamedOption
+from maxam.terminal.options import YAML, Pair, RenamedOption
+from maxam.terminal.tables import print_json
 
 _BODIES: Final = 1000  # different ones, dealt out over topics and time
 _FILE: Final = click.Path(path_type=Path)
@@ -236,7 +236,16 @@ _FILE: Final = click.Path(path_type=Path)
     show_default=True,
     help="How often --kill-leader runs, each time after --duration of load.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one object per run, a line each.")
+@click.option(
+    "-o",
+    "--format",
+    "output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="Form of the output. json is one object per run on a line, yaml one document each.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option(
     "--chart",
     type=_FILE,
@@ -255,26 +264,28 @@ def run_command(**options: Any) -> None:  # noqa: ANN401  # forty options, read 
     The exit code is 1 if the figures are not valid. Causes are a rejected SEND, a subscriber that did not end on the last
     value of each topic, and a rate that was not reached.
     """
+    as_json = options["as_json"] or options["output"] != "table"
+    click.get_current_context().meta[YAML] = options["output"] == "yaml"
     if options["kill_leader"] is not None:
         check_options(click.get_current_context())
     plan = _plan(options)
     if options["kill_leader"] is not None:
-        good = kill_leader(plan, options["kill_leader"], options["kills"], options["as_json"])
+        good = kill_leader(plan, options["kill_leader"], options["kills"], as_json)
         sys.exit(0 if good else ExitCode.CHECK_FAILED)
     chart: Path | None = options["chart"]
     if chart is not None:
         charts.check(chart)
     reports: list[Report] = []
     for number in range(options["runs"]):
-        with progress(Console(stderr=True, quiet=options["as_json"]), f"run {number + 1}/{options['runs']}") as show:
+        with progress(Console(stderr=True, quiet=as_json), f"run {number + 1}/{options['runs']}") as show:
             reports.append(run_plan(plan, show))
-        if options["as_json"]:
-            click.echo(json.dumps(reports[-1].as_json()))
-    if not options["as_json"]:
+        if as_json:
+            print_json(reports[-1].as_json())
+    if not as_json:
         print_reports(console(to_stderr=False), _title(plan), reports)
     if chart is not None:
         charts.draw(reports[-1], chart)
-    if options["as_json"]:
+    if as_json:
         _remark(reports)
     if any(report.problems for report in reports):
         sys.exit(ExitCode.CHECK_FAILED)

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from maxam.compiled import version
+from maxam.terminal.options import RenamedOption
 
 
 @click.command("maxam-bridge")
@@ -17,8 +18,18 @@ from maxam.compiled import version
     is_flag=True,
     help="Check routes, certificates, rights and schemas on both sides, and exit.",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Format of --check.")
-@click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
+@click.option(
+    "-o",
+    "--format",
+    "output",
+    cls=RenamedOption,
+    former=["--output"],
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="Form of the findings of --check. json is one object per line, yaml one document each.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.version_option(version(), prog_name="maxam", message="%(prog)s %(version)s")
 def bridge(path: Path, only_check: bool, output: str, as_json: bool) -> None:
     """Forward topics between the gateways of a venue and a centre until SIGTERM or SIGINT."""

@@ -3,9 +3,10 @@
 import json
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 import trio
@@ -17,6 +18,7 @@ from maxam.errors import ConfigurationError, first_error
 from maxam.exit_codes import ExitCode, exit_code_of
 from maxam.gateway.log import escape, set_log_format, start_logging
 from maxam.gateway.notify import notify
+from maxam.terminal.yaml_text import yaml_document
 
 
 def run(path: Path, only_check: bool, output: str) -> None:
@@ -25,7 +27,7 @@ def run(path: Path, only_check: bool, output: str) -> None:
     Args:
         path: Configuration file.
         only_check: Check, print the findings, and return.
-        output: `table` or `json`, of the findings.
+        output: `table`, `json` or `yaml`, of the findings.
     """
     start_logging()
     try:
@@ -57,6 +59,12 @@ def _replaced(error: BaseException, venue: str) -> str:
     )
 
 
+_FORMS: Final[dict[str, Callable[[Finding], str]]] = {
+    "json": lambda finding: json.dumps(finding._asdict()),
+    "yaml": lambda finding: yaml_document(finding._asdict()),
+}
+
+
 async def _serve(configuration: Configuration) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(_obey_signals, nursery.cancel_scope)
@@ -81,7 +89,7 @@ async def _obey_signals(scope: trio.CancelScope, *, task_status: trio.TaskStatus
 
 def _report(findings: list[Finding], output: str) -> None:
     for finding in findings:
-        click.echo(json.dumps(finding._asdict()) if output == "json" else str(finding))
+        click.echo(_FORMS.get(output, str)(finding))
     if any(finding.level == "error" for finding in findings):
         sys.exit(ExitCode.CHECK_FAILED)
 

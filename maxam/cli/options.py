@@ -13,7 +13,7 @@ from maxam.cli.repeating import watch_option
 from maxam.client_config import Given
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.escaping import shown
-from maxam.terminal.options import QUIET, WIDE, in_force, remark
+from maxam.terminal.options import QUIET, WIDE, YAML, in_force, remark
 from maxam.terminal.tables import print_json, print_line, print_table
 
 TABLE_ROWS_MAX: Final = 1000  # of a table for people without --limit
@@ -47,23 +47,26 @@ FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 
 def json_option(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `-o`, `--json` and `-q`, and an argument `as_json`."""
+    """Give a command `-o`, `--json` and `-q`, and an argument `as_json`, which YAML sets too: `print_json` prints it."""
     return _output_option(
         verb,
-        ["table", "json", "wide"],
-        "Form of the output. json is one object per line of a listing, wide a table with all columns.",
+        ["table", "json", "yaml", "wide"],
+        "Form of the output. json is one object per line of a listing, yaml one document each, wide a table with all columns.",
     )
 
 
 def listing_option(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a command that calls `print_rows` the options of `json_option`, `-o name`, `--sort` and `--columns`."""
-    text = "Form of the output. json is one object per line, wide a table with all columns, name the name of each row."
+    text = (
+        "Form of the output. json is one object per line, yaml one document each, wide a table with all columns. name is"
+        " the name of each row."
+    )
     for option in (
         click.option("--columns", metavar="FIELD,...", help="Show only these fields of the JSON, in this order."),
         click.option("--sort", metavar="FIELD", help="Sort by a field of the JSON. `-FIELD` begins with the largest."),
     ):
         verb = option(verb)
-    return _output_option(verb, ["table", "json", "wide", "name"], text)
+    return _output_option(verb, ["table", "json", "yaml", "wide", "name"], text)
 
 
 def listing(
@@ -93,10 +96,13 @@ def _output_option(verb: Callable[..., None], forms: Sequence[str], text: str) -
         **kwargs: object,
     ) -> None:
         meta = click.get_current_context().meta
-        meta[QUIET], meta[WIDE], meta[NAMES_ONLY] = quiet, output == "wide", output == "name"
+        meta[QUIET], meta[WIDE], meta[NAMES_ONLY], meta[YAML] = (
+            quiet,
+            *(output == form for form in ("wide", "name", "yaml")),
+        )
         meta[SORT] = sort
         meta[FIELDS] = [] if columns is None else [field.strip() for field in columns.split(",")]
-        verb(*args, as_json=as_json or output == "json", **kwargs)
+        verb(*args, as_json=as_json or output in ("json", "yaml"), **kwargs)
 
     return run
 

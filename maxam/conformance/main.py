@@ -20,6 +20,7 @@ from maxam.conformance.server import Transport
 from maxam.exit_codes import ExitCode
 from maxam.terminal.groups import CommandGroup
 from maxam.terminal.moments import Duration
+from maxam.terminal.options import YAML
 from maxam.terminal.tables import print_json, print_table
 
 
@@ -34,15 +35,16 @@ def conformance() -> None:
     "-o",
     "--format",
     "output",
-    type=click.Choice(["table", "json"]),
+    type=click.Choice(["table", "json", "yaml"]),
     default="table",
     show_default=True,
-    help="Form of the output. json is one object per line.",
+    help="Form of the output. json is one object per line, yaml one document each.",
 )
 def promises_command(output: str) -> None:
     """List the promises that are judged."""
     rows = [(one.code, one.level, one.text) for one in PROMISES.values()]
-    if output == "json":
+    if output in ("json", "yaml"):
+        click.get_current_context().meta[YAML] = output == "yaml"
         for code, level, text in rows:
             print_json({"code": code, "level": level, "text": text})
     else:
@@ -99,10 +101,10 @@ def promises_command(output: str) -> None:
     "-o",
     "--format",
     "output",
-    type=click.Choice(["table", "json", "junit"]),
+    type=click.Choice(["table", "json", "yaml", "junit"]),
     default="table",
     show_default=True,
-    help="Form of the verdicts. json is one object per line; junit is XML with a test for each promise.",
+    help="Form of the verdicts. json is one object per line, yaml one document each; junit is XML with a test for each promise.",
 )
 def run_command(
     *,

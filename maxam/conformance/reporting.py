@@ -11,14 +11,16 @@ import click
 from maxam.conformance.running import Verdict
 from maxam.conformance.server import Entry, Transport
 from maxam.terminal.escaping import shown
+from maxam.terminal.options import YAML
 from maxam.terminal.tables import print_json, print_line, print_table
 
 _BODY_CHARACTERS_MAX: Final = 200  # of a body in a transcript
 
 
 def print_verdicts(verdicts: Sequence[Verdict], form: str, command: Sequence[str], transport: Transport) -> None:
-    """Print verdicts about the driver that `command` starts. `form` is `table`, `json` or `junit`."""
-    if form == "json":
+    """Print verdicts about the driver that `command` starts. `form` is `table`, `json`, `yaml` or `junit`."""
+    if form in ("json", "yaml"):
+        click.get_current_context().meta[YAML] = form == "yaml"
         for one in verdicts:
             print_json(one.as_json())
     elif form == "junit":

@@ -7,6 +7,7 @@ import click
 
 QUIET: Final = "maxam.quiet"  # keys in a context's `meta`
 WIDE: Final = "maxam.wide"
+YAML: Final = "maxam.yaml"
 
 
 class RenamedOption(click.Option):
@@ -54,7 +55,7 @@ class Pair(click.ParamType[tuple[str, str]]):
 
 
 def in_force(flag: str) -> bool:
-    """Return True if the running command has set a flag: QUIET or WIDE."""
+    """Return True if the running command has set a flag: QUIET, WIDE or YAML."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(flag))
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from maxam.terminal.escaping import TRUNCATION_MARK, json_line, shown
 from maxam.terminal.moments import age
-from maxam.terminal.options import WIDE, in_force, remark
+from maxam.terminal.options import WIDE, YAML, in_force, remark
+from maxam.terminal.yaml_text import yaml_document
 
 PIPE_WIDTH = 200  # columns of a table that goes into a file or a pipe
 VALUE = "VALUE"  # title of the column that may be folded into what the others leave
@@ -29,8 +30,8 @@ def console() -> Console:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON value on one line."""
-    click.echo(json_line(value))
+    """Print one JSON value on one line, or as a document of YAML if the command was asked for that."""
+    click.echo(yaml_document(value) if in_force(YAML) else json_line(value))
 
 
 def print_line(text: str) -> None:

@@ -541,7 +541,7 @@ def test_following_adds_what_is_new_and_nothing_twice(tmp_path: Path, monkeypatc
                 pass
 
     monkeypatch.setattr(command, "time", SimpleNamespace(sleep=sleep))
-    words = ["history", "--follow", "--every", "7", "--journal", str(journal), "--out", str(out)]
+    words = ["history", "--follow", "--every", "7s", "--journal", str(journal), "--out", str(out)]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert [line.partition(":")[0] for line in result.output.splitlines()] == [

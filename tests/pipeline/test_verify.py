@@ -196,7 +196,7 @@ def test_each_planted_fault_is_found_and_named(
             gateway,
             tmp_path / "copy",
             *("--policy", str(gateway.folder / "policy.toml"), "--glob", "X/p.*"),
-            *("--seconds", "0", "--quiet-seconds", "3"),
+            *("--duration", "0s", "--quiet-time", "3s"),
         )
     assert result.exit_code == 1, result.output
     assert found(result) == [

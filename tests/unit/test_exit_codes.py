@@ -1,4 +1,4 @@
-"""The exit codes of the four programs, by commands that run."""
+"""The exit codes of the programs, by commands that run."""
 
 from pathlib import Path
 from typing import Final
@@ -7,13 +7,22 @@ import pytest
 from click.testing import CliRunner
 
 from maxam.bench.main import main as bench
+from maxam.bridge.main import bridge
 from maxam.cli.main import main as admin
+from maxam.conformance.main import conformance
 from maxam.exit_codes import MEANINGS, ExitCode, exit_code_of
 from maxam.https_client import NotFoundError, RemoteError
 from maxam.main import gateway
 from maxam.pipeline.main import main as pipeline
 
-PROGRAMS: Final = {"maxam-admin": admin, "maxam-bench": bench, "maxam-gateway": gateway, "maxam-pipeline": pipeline}
+PROGRAMS: Final = {
+    "maxam-admin": admin,
+    "maxam-bench": bench,
+    "maxam-bridge": bridge,
+    "maxam-conformance": conformance,
+    "maxam-gateway": gateway,
+    "maxam-pipeline": pipeline,
+}
 UNUSED: Final = "127.0.0.1:1"  # no program listens on port 1
 
 
@@ -22,16 +31,22 @@ UNUSED: Final = "127.0.0.1:1"  # no program listens on port 1
     [
         (ExitCode.DONE, "maxam-admin", ["dev-certs", "certs"]),
         (ExitCode.DONE, "maxam-bench", ["--help"]),
+        (ExitCode.DONE, "maxam-bridge", ["--version"]),
+        (ExitCode.DONE, "maxam-conformance", ["promises", "-o", "yaml"]),
         (ExitCode.DONE, "maxam-gateway", ["--version"]),
         (ExitCode.DONE, "maxam-pipeline", ["--version"]),
         (ExitCode.CHECK_FAILED, "maxam-admin", ["policy", "check", "bad.toml"]),
+        (ExitCode.CHECK_FAILED, "maxam-bridge", ["--check", "--config", "bad.toml"]),
         (ExitCode.CHECK_FAILED, "maxam-gateway", ["--check", "--config", "bad.toml"]),
         (ExitCode.USAGE, "maxam-admin", ["topics", "list", "--nonesuch"]),
         (ExitCode.USAGE, "maxam-admin", ["topics", "list"]),
         (ExitCode.USAGE, "maxam-bench", ["run", "--plain", "--broker", "nowhere"]),
+        (ExitCode.USAGE, "maxam-bridge", []),
+        (ExitCode.USAGE, "maxam-conformance", ["run", "nonesuch-driver"]),
         (ExitCode.USAGE, "maxam-gateway", []),
         (ExitCode.USAGE, "maxam-pipeline", ["latest", "--nonesuch"]),
         (ExitCode.NOT_FOUND, "maxam-admin", ["policy", "check", "nonesuch.toml"]),
+        (ExitCode.NOT_FOUND, "maxam-bridge", ["--config", "nonesuch.toml"]),
         (ExitCode.NOT_FOUND, "maxam-gateway", ["--config", "nonesuch.toml"]),
         (ExitCode.NOT_FOUND, "maxam-pipeline", ["latest", "--journal", "nonesuch"]),
         (ExitCode.UNREACHABLE, "maxam-bench", ["run", "--plain", "--broker", UNUSED, "--seconds", "1"]),

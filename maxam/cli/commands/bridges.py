@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -21,7 +22,8 @@ from maxam.compiled import child_environment
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote, RemoteError
 from maxam.terminal.groups import CommandGroup
-from maxam.terminal.options import remark
+from maxam.terminal.moments import Duration
+from maxam.terminal.options import RenamedOption, remark
 from maxam.terminal.tables import print_fields, print_json, print_line, print_table
 
 _POLL_S: Final = 0.5
@@ -116,24 +118,26 @@ def bridges_resume(credentials: Credentials, venue: str, as_json: bool) -> None:
 @bridges.command("drill")
 @_VENUE
 @click.option(
-    "--seconds",
-    type=click.IntRange(1, 3600),
-    default=60,
+    "--duration",
+    cls=RenamedOption,
+    former=["--seconds"],
+    type=Duration(timedelta(seconds=1), timedelta(hours=1), bare="s"),
+    default="60s",
     show_default=True,
-    metavar="S",
-    help="Length of the cut in seconds.",
+    help="Length of the cut, in whole seconds.",
 )
 @_BECAUSE
 @click.option("--no-wait", is_flag=True, help="Return once the request is stored.")
 @json_option
 @with_credentials
 def bridges_drill(
-    credentials: Credentials, venue: str, seconds: int, because: str, no_wait: bool, as_json: bool
+    credentials: Credentials, venue: str, duration: timedelta, because: str, no_wait: bool, as_json: bool
 ) -> None:
     """Have the bridge of VENUE cut its connection to the centre for a while, and compare both sides afterwards.
 
     Waits for the result, and exits with 1 if topics differ then, or if there is no result two minutes after the cut.
     """
+    seconds = int(duration.total_seconds())
     with Remote(credentials) as remote:
         asked = remote.post(_path(venue, "/drill"), {"because": because, "seconds": seconds})
         if no_wait:

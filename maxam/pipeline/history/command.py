@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, final, get_args
 
@@ -30,6 +30,7 @@ from maxam.pipeline.history.table import Minors, Table, delta_log
 from maxam.pipeline.jobs.job import Job, job_options
 from maxam.pipeline.spark.workers import Counted
 from maxam.records import Change
+from maxam.terminal.moments import Duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -274,12 +275,10 @@ class _Reporter:
 @click.option("--follow", is_flag=True, help="Go on as the journal grows, until interrupted.")
 @click.option(
     "--every",
-    "every_s",
-    type=click.FloatRange(min=0),
-    default=10.0,
+    type=Duration(zero=True, bare="s"),
+    default="10s",
     show_default=True,
-    metavar="SECONDS",
-    help="With --follow.",
+    help="Time between two updates with --follow.",
 )
 @click.option(
     "--continue-after-restore",
@@ -294,7 +293,7 @@ def history_command(
     types: str | None,
     until_revision: int | None,
     follow: bool,
-    every_s: float,
+    every: timedelta,
     restored: bool,
 ) -> None:
     """Keep each message type as a Parquet table with real columns.
@@ -323,6 +322,6 @@ def history_command(
                 )
             if not follow:
                 break
-            time.sleep(max(every_s, _PAUSE_S_MIN))
+            time.sleep(max(every.total_seconds(), _PAUSE_S_MIN))
     if not follow and not report.rows:
         job.remark(f"nothing new: {out} is at revision {report.last}")

@@ -18,6 +18,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
@@ -39,6 +40,8 @@ from maxam.pipeline.publish.publisher import PROTOCOL_HEADERS, Target
 from maxam.pipeline.spark.reading import Archive, examine
 from maxam.pipeline.spark.selection import GlobType, matches
 from maxam.pki.certificates import fingerprint as fingerprint_of
+from maxam.terminal.moments import Duration
+from maxam.terminal.options import RenamedOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -422,19 +425,29 @@ def _comparable(differences: Iterator[Difference], archive: Archive) -> tuple[li
     help="The gateway's policy, with the rights of this certificate.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Listen for at least this time."
+    "--duration",
+    cls=RenamedOption,
+    former=["--seconds"],
+    type=Duration(zero=True, bare="s"),
+    default="10s",
+    show_default=True,
+    help="Listen for at least this time.",
 )
 @click.option(
-    "--quiet-seconds",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
+    "--quiet-time",
+    cls=RenamedOption,
+    former=["--quiet-seconds"],
+    type=Duration(timedelta(milliseconds=100), bare="s"),
+    default="5s",
     show_default=True,
     help="Take values as missing when no further topic was delivered for this time.",
 )
 @click.option(
-    "--seconds-max",
-    type=click.FloatRange(min=0.1),
-    default=600.0,
+    "--duration-max",
+    cls=RenamedOption,
+    former=["--seconds-max"],
+    type=Duration(timedelta(milliseconds=100), bare="s"),
+    default="10m",
     show_default=True,
     help="Listen no longer than this.",
 )
@@ -443,9 +456,9 @@ def verify_command(
     target: Callable[[], Target],
     glob: Glob,
     policy: Path | None,
-    seconds: float,
-    quiet_seconds: float,
-    seconds_max: float,
+    duration: timedelta,
+    quiet_time: timedelta,
+    duration_max: timedelta,
 ) -> None:
     """Verify that a live gateway delivers what its journal holds, byte for byte; publishers may go on meanwhile.
 
@@ -464,7 +477,9 @@ def verify_command(
         known = know(job.changes(archive=before), before.last, glob, rights)
     live = len(known.expected)
     with job.progress("listening"):
-        received = listen(gateway, glob, known, rights, seconds, quiet_seconds, seconds_max)
+        received = listen(
+            gateway, glob, known, rights, *(one.total_seconds() for one in (duration, quiet_time, duration_max))
+        )
     with job.progress("comparing"):
         wait_for_revision(job.journal, received.highest)
         after = examine(job.spark, job.journal)

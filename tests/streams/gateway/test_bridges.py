@@ -143,7 +143,7 @@ def test_a_drill_waits_for_its_result(tmp_path: Path, differences: int, code: in
                     await trio.sleep(0.05)
 
             nursery.start_soon(answer)
-            done = await cli(gateway, "bridges", "drill", VENUE, "--seconds", "5", "--because", "monthly", "--json")
+            done = await cli(gateway, "bridges", "drill", VENUE, "--duration", "5s", "--because", "monthly", "--json")
             assert done.exit_code == code, done.output
             found = json.loads(done.output)
             assert (found["seconds"], found["moved"], found["differences"]) == (5, 17, differences)
