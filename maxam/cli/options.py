@@ -51,7 +51,7 @@ def json_option(verb: Callable[..., None]) -> Callable[..., None]:
     return _output_option(
         verb,
         ["table", "json", "yaml", "wide"],
-        "Form of the output. json is one object per line of a listing, yaml one document each, wide a table with all columns.",
+        "Form of the output. json is one object per line of a listing, yaml one document each. wide is a table with all columns.",
     )
 
 
