@@ -51,16 +51,13 @@ def json_option(verb: Callable[..., None]) -> Callable[..., None]:
     return _output_option(
         verb,
         ["table", "json", "yaml", "wide"],
-        "Form of the output. json is one object per line of a listing, yaml one document each. wide is a table with all columns.",
+        "Form of the output. json has one object per line of a listing, yaml one document each, wide all columns.",
     )
 
 
 def listing_option(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a command that calls `print_rows` the options of `json_option`, `-o name`, `--sort` and `--columns`."""
-    text = (
-        "Form of the output. json is one object per line, yaml one document each, wide a table with all columns. name is"
-        " the name of each row."
-    )
+    text = "Form of the output. json has one object per line, yaml one document each, wide all columns, name only names."
     for option in (
         click.option("--columns", metavar="FIELD,...", help="Show only these fields of the JSON, in this order."),
         click.option("--sort", metavar="FIELD", help="Sort by a field of the JSON. `-FIELD` begins with the largest."),

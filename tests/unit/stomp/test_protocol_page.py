@@ -173,6 +173,23 @@ class TestTables:
         (event,) = client_events(f"SEND\ndestination:X/a\n{lines}source:s\n\nbody\0".encode(), VERSION_1_2)
         assert getattr(event, "headers", None) == ((b"source", b"s"),)
 
+    def test_headers_of_frames(self) -> None:
+        """Each header that the encoder or the broker writes is in a table of headers or in an example of the page."""
+        text = (PACKAGE / "stomp/encoder.py").read_text() + sources("broker")
+        written = set(
+            re.findall(r'(?:b"|\\n)([a-z][a-z-]+):', text) + re.findall(r'(?<!\w)\(b"([a-z][a-z-]+)", ', text)
+        )
+        assert written >= {"ack", "conflated", "kind", "publisher", "position", "schema", "subscription", "value-state"}
+        tables = re.findall(r"^\| header[^\n]*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+        names = {
+            name
+            for rows in tables
+            for row in rows.split("\n")
+            for name in re.findall(r"`([a-z-]+)`", row[: row.find("|", 1)])
+        }
+        names |= {name for *_, example in EXAMPLES for name in re.findall(r"^([a-z-]+):", example, re.MULTILINE)}
+        assert written - names == set()
+
     def test_links(self) -> None:
         """Every link within the page has its section, and every section is in the contents."""
         sections = {title.lower().replace(" ", "-").strip() for title in re.findall(r"^## (.*)$", PAGE, re.MULTILINE)}
