@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, final
 
-from maxam.cluster.entry import BLOCK, INCARNATION, SCHEMAS, SEAL, Entry
+from maxam.cluster.entry import BLOCK, FILE, INCARNATION, SCHEMAS, SEAL, Entry
 from maxam.cluster.ring import Ring
 from maxam.errors import DiskFullError
 from maxam.journal.encoding import Block, Position
@@ -28,6 +28,8 @@ class Keeper:
         synced_index: Index of the last entry of a log that is durable; 0 on a feed.
         disk_full: The disk has no room for the next entry. It is tried again every second.
         ring: Buffer of durable blocks, for gateways that follow this one. None for none. To be set before `start`.
+        store_file: Stores name and contents of a `file`, durably. It may raise DiskFullError. None ignores them. To be set before
+            `start`.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Keeper:
         self._gather_s: Final = gather_s
         self.disk_full = False
         self.ring: Ring | None = None
+        self.store_file: Callable[[str, bytes], None] | None = None
         self._journal: Final = journal
         self._die: Final = die
         self._unshown: Final[list[Entry]] = []  # not durable yet
@@ -164,6 +167,8 @@ class Keeper:
             self._unshown.append(entry)
         elif entry.kind == SCHEMAS:
             journal.keep_schemas(entry.texts())
+        elif entry.kind == FILE and self.store_file is not None:
+            self.store_file(*entry.file())
         elif entry.kind == INCARNATION:
             incarnation = entry.payload.decode()
             self._sync()

@@ -14,7 +14,18 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol, final
 
-from maxam.cluster.entry import BLOCK, HANDOVER, SCHEMAS, SEAL, TERM, Entry, term_payload, texts_payload
+from maxam.cluster.entry import (
+    BLOCK,
+    FILE,
+    HANDOVER,
+    SCHEMAS,
+    SEAL,
+    TERM,
+    Entry,
+    file_payload,
+    term_payload,
+    texts_payload,
+)
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.log import NONCE_BYTES, Head, Log, LogError, LogFullError, LogLostError, SupersededError
 from maxam.cluster.log_place import LogPlace
@@ -219,12 +230,26 @@ class LoggedJournal:
                     raise DiskFullError(f"no room for schemas: {error}") from error
                 known.update(f"{digest}.avsc" for digest, _ in some)
             index = self.place.index if new else 0
-        while self._keeper.synced_index < index:
-            if self._keeper.disk_full or not self._keeper.alive:
-                raise DiskFullError(
-                    "the disk of the journal has no room for schemas yet; it gets them as soon as it has"
-                )
-            self._ending.wait(_KEEPER_S)
+        self._await_stored(index, "schemas")
+
+    # of enrolment
+
+    def keep_file(self, name: str, contents: bytes) -> None:
+        """Log the contents of a file. When this returns, the own keeper has stored them.
+
+        Raises:
+            DiskFullError: The log or the own disk has no room. The entry may be in the log.
+            JournalError: This member does not lead.
+            SupersededError: Another member leads.
+            LogLostError: The journal is being closed.
+        """
+        with self._lock:
+            try:
+                self._append(self._entry(FILE, file_payload(name, contents)))
+            except LogFullError as error:
+                raise DiskFullError(f"no room for {name}: {error}") from error
+            index = self.place.index
+        self._await_stored(index, name)
 
     # of the member
 
@@ -348,6 +373,13 @@ class LoggedJournal:
             )
         if self._keeper.disk_full and not settling:
             raise DiskFullError("the disk of the journal is full")
+
+    def _await_stored(self, index: int, what: str) -> None:
+        """Wait until the own keeper has stored an entry. The lock is not held. Raises DiskFullError."""
+        while self._keeper.synced_index < index:
+            if self._keeper.disk_full or not self._keeper.alive:
+                raise DiskFullError(f"the disk has no room for {what} yet; it gets them as soon as it has")
+            self._ending.wait(_KEEPER_S)
 
     def _await_keeper(self) -> None:
         """Wait until the own disk has caught up; signs of life go on."""

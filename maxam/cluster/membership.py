@@ -112,6 +112,7 @@ class Announcement:
         link: Port of its links; 0 for none.
         free_bytes: Room on the disk of its journal; -1 if it is unknown.
         memory_bytes: Limit of its memory.
+        enrolled: `present` or `missing`, as the file of enrolled clients is; empty if it reads none.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Announcement:
     link: int
     free_bytes: int
     memory_bytes: int
+    enrolled: str = ""
 
     def encode(self) -> bytes:
         """Return the bytes that are announced."""
@@ -142,10 +144,11 @@ def read_announcement(data: bytes) -> Announcement | None:
     """Return the announcement of these bytes; None if another release wrote them. Unknown keys are ignored."""
     try:
         found = json.loads(data[:_ANNOUNCEMENT_BYTES_MAX])
-        known = {name: found[name] for name in _TYPES}
-    except (ValueError, TypeError, KeyError):
+        known = {name: found[name] for name in _TYPES if name in found}
+        valid = all(type(value) is _TYPES[name] for name, value in known.items())
+        return Announcement(**known) if valid else None
+    except (ValueError, TypeError):
         return None
-    return Announcement(**known) if all(type(value) is _TYPES[name] for name, value in known.items()) else None
 
 
 def read_announcements(found: Mapping[str, bytes]) -> dict[str, Announcement]:

@@ -30,7 +30,7 @@ from maxam.config import Settings
 from maxam.durable_files import replace_durably
 from maxam.enrolment.policy_file import EnrolledPolicy, EnrolledPrincipal
 from maxam.enrolment.tokens import TOKENS_FILE, RefusedError, Token, TokenFile, digest_of
-from maxam.errors import ConfigurationError, PolicyError
+from maxam.errors import ConfigurationError, JournalError, PolicyError
 from maxam.files import read_file
 from maxam.gateway.audit import ENROLMENT
 from maxam.gateway.loaded_config import LoadedConfig
@@ -54,6 +54,7 @@ from maxam.records import Identity
 TOKEN_BYTES: Final = 32  # of randomness: too much to guess
 LINEAGE_MAX: Final = 4  # certificates of one line of renewals that are valid at a time: a thief of one gets no further
 _LOOK_S: Final = 600.0  # between checks for certificates whose overlap is over
+_ROLE_S: Final = 1.0  # between two checks whether the gateway takes changes
 _ENROL: Final = "enrol"
 _NOBODYS: Final = "0" * 64  # stands for a certificate that is not made yet
 _T = TypeVar("_T")
@@ -131,7 +132,9 @@ class Enrolment:
         self._tokens: Final = TokenFile(self._authority.folder / TOKENS_FILE)
         self._lock: Final = trio.Lock()
         try:
-            if not settings.policy.enrolled.exists():  # from now on, that it is missing is a mistake
+            if (
+                gateway.role.member is None and not settings.policy.enrolled.exists()
+            ):  # from now on, that it is missing is a mistake
                 replace_durably(settings.policy.enrolled, EnrolledPolicy().render(), 0o644)
         except OSError as error:
             raise ConfigurationError(
@@ -146,7 +149,11 @@ class Enrolment:
             )
             log_event(logging.WARNING, "enrolment-without-revocation", authority=self._authority.folder, action=action)
         while True:
+            if not self._gateway.role.serves:
+                await trio.sleep(_ROLE_S)
+                continue
             try:
+                await self.recover()
                 await self.retire()
             except (RefusedError, ConfigurationError) as error:
                 log_event(logging.ERROR, "enrolment-failed", error=error, action="tried again later")
@@ -158,7 +165,9 @@ class Enrolment:
         return any(one.issuer == issuer for one in self._gateway.reloader.loaded.revocations.lists)
 
     async def recover(self) -> None:
-        """Complete what a crash has left half done."""
+        """Complete what a crash has left half done. A gateway that does not serve leaves it for later."""
+        if not self._gateway.role.serves:
+            return
         for token in self._tokens.all():
             if token.unfinished_use:
                 try:
@@ -260,6 +269,7 @@ class Enrolment:
         Raises:
             RefusedError: It gets none, or must ask again later.
         """
+        self._require_serving()
         async with self._lock:
             token = await _in_thread(self._consume, secret, request, self._gateway.policy)
             certificate = await self._complete(token)
@@ -289,6 +299,7 @@ class Enrolment:
         Raises:
             RefusedError: It gets none, or must ask again later.
         """
+        self._require_serving()
         async with self._lock:
             policy = self._gateway.policy
             principal = policy.principal_of(old)
@@ -329,6 +340,16 @@ class Enrolment:
         for one in old:
             self.audit.record(ENROLMENT, "retired", Identity(policy.principal_of(one) or "", one))
             log_event(logging.INFO, "certificate-retired", fingerprint=one, principal=policy.principal_of(one))
+
+    def _require_serving(self) -> None:
+        """Raise RefusedError if another gateway takes changes."""
+        role = self._gateway.role
+        if not role.serves:
+            raise RefusedError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "following",
+                f"this gateway follows another one and enrols nobody. Ask the one that leads{role.where and f': {role.where}'}",
+            )
 
     # In a thread, one at a time.
 
@@ -498,7 +519,7 @@ class Enrolment:
         if after != before:
             text = after.render()
             self._merged(text)
-            replace_durably(self._policy_files[1], text, 0o644)
+            self._replace(text)
 
     def _remove(self, principal: str) -> bool:
         enrolled = self._read_enrolled()
@@ -506,8 +527,15 @@ class Enrolment:
             return False
         # The token first: its user must not get back in by asking again.
         self._tokens.remove_principal(principal)
-        replace_durably(self._policy_files[1], enrolled.without(principal).render(), 0o644)
+        self._replace(enrolled.without(principal).render())
         return True
+
+    def _replace(self, text: bytes) -> None:
+        member = self._gateway.role.member
+        if member is None:
+            replace_durably(self._policy_files[1], text, 0o644)
+        else:
+            member.enrolled.write(text)
 
 
 def _lineage(fingerprint_: str, entries: Iterable[Entry]) -> list[Entry]:
@@ -527,7 +555,7 @@ async def _in_thread(function: Callable[..., _T], *arguments: object) -> _T:
     """Run what waits for the disk or computes for long; raises RefusedError where that cannot be done now."""
     try:
         return await trio.to_thread.run_sync(partial(function, *arguments))
-    except (OSError, ConfigurationError) as error:
+    except (OSError, ConfigurationError, JournalError) as error:
         log_event(logging.ERROR, "enrolment-failed", error=error)
         raise RefusedError(
             HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "the gateway cannot do this now. Its log has the reason"

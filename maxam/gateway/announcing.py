@@ -208,7 +208,7 @@ class Announcer:
 
 
 def announcement_of(
-    settings: ClusterSettings, role: str, ready: bool, applied: int, keeper: Keeper, gateway: "Gateway"
+    settings: ClusterSettings, role: str, ready: bool, applied: int, keeper: Keeper, gateway: "Gateway", enrolled: str
 ) -> Announcement:
     """Return what a member announces of itself now."""
     link = None if gateway.links is None else gateway.links.address
@@ -228,4 +228,5 @@ def announcement_of(
         0 if link is None else link[1],
         gateway.watermarks.free_bytes,
         gateway.watermarks.memory_bytes_max,
+        enrolled,
     )

@@ -211,8 +211,9 @@ def _read_item(item: str, settings: Settings, *, starting: bool) -> dict[str, by
     section, remedy = ("policy", "correct the path or write one") if item == POLICY else ("tls", _CERTIFICATE_REMEDY)
     section = WEB if item == WEB else section
     paths = _files(settings)[item]
-    if item == POLICY and starting and "enrolled" in paths and not os.path.lexists(paths["enrolled"]):
-        del paths["enrolled"]  # no client has been enrolled yet
+    may_lack = starting or settings.cluster is not None  # no client has been enrolled yet, or a member gets it later
+    if item == POLICY and may_lack and "enrolled" in paths and not os.path.lexists(paths["enrolled"]):
+        del paths["enrolled"]
     return {name: read_file(path, f"[{section}] {name}", remedy) for name, path in paths.items()}
 
 

@@ -52,6 +52,7 @@ from maxam.gateway.announcing import ANNOUNCE_S, Announcer, announcement_of
 from maxam.gateway.audit import FOLLOWING
 from maxam.gateway.catching_up import catch_up
 from maxam.gateway.commit_loop import Written, exit_at_once
+from maxam.gateway.enrolled_file import EnrolledFile
 from maxam.gateway.leaving import leave
 from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.log import log_event
@@ -96,6 +97,7 @@ class ClusterMember:
         machine: Decides about its role.
         keeper: Stores the entries in its journal.
         announcer: Knows the other members.
+        enrolled: The file of enrolled clients.
         logged: The journal that the loop of commits writes while it leads.
         leads: It serves clients.
         suspended: It leads without a proof: it takes no connection.
@@ -136,6 +138,10 @@ class ClusterMember:
             log, self._name, journal, self.keeper, place, self.facts, cluster.block_bytes_max, cluster.log_bytes_max
         )
         self.announcer: Final = Announcer(cluster, self._folder, note, log, self.logged, self.keeper)
+        self.enrolled: Final = EnrolledFile(
+            settings.policy.enrolled, self.logged, lambda: self.announcer.members, lambda: self._tell(self._reload)
+        )
+        self.keeper.store_file = self.enrolled.store
         self._reader: Final = LogReader(log, self.logged, self._steps, self.facts)
         self._threads: Final = trio.CapacityLimiter(16)  # of calls that may wait for an engine that gives no answer
         self.leads = False
@@ -226,7 +232,7 @@ class ClusterMember:
 
     def degraded(self) -> list[str]:
         """Return conditions that an operator should correct."""
-        reasons = self.facts.degraded()
+        reasons = [*self.facts.degraded(), *self.enrolled.degraded()]
         if self._reader.damaged:
             reasons.append(f"log-damaged: {self._reader.damaged}")
         return reasons
@@ -277,6 +283,7 @@ class ClusterMember:
                 nursery.start_soon(
                     self.announcer.run, self._announcement, self._call, self.machine.announced, self.facts.failed
                 )
+                nursery.start_soon(self._complete)
                 self._do(self.machine.recovered())
                 while self._failure is None:
                     await trio.sleep(_TICK_S)
@@ -412,6 +419,7 @@ class ClusterMember:
             self._settings.tls, self._settings.link or LinkSettings(), lambda: self._gateway.reloader.loaded
         )
         self._report("copying")
+        await self._call(self.enrolled.set_aside)
         while not (addresses := self.announcer.links("" if self.leader is None else self.leader.name)):
             await self.announcer.next()
         journal, position = self._journal, self._steps.position
@@ -506,12 +514,25 @@ class ClusterMember:
     def _check_fitness(self) -> None:
         able = not self.keeper.disk_full and self._gateway.watermarks.free_bytes != 0
         refused = any(state.failure for state in self._gateway.reloader.items.values())
-        self._take(lambda: self.machine.fitness(time.monotonic(), able, _RANKS_OF_REFUSED if refused else 0))
+        later = _RANKS_OF_REFUSED if refused or self.enrolled.stale else 0
+        self._take(lambda: self.machine.fitness(time.monotonic(), able, later))
 
     def _announcement(self) -> Announcement:
         following = self.machine.role is Role.FOLLOWING and self.lag_s < _READY_S
         ready = following and not self.keeper.disk_full and self._gateway.fronts_loaded
-        return announcement_of(self._cluster, self.name, ready, self.applied, self.keeper, self._gateway)
+        enrolled = self.enrolled.state
+        return announcement_of(self._cluster, self.name, ready, self.applied, self.keeper, self._gateway, enrolled)
+
+    def _reload(self) -> list[Wish]:
+        self._gateway.reloader.ask("enrolment")
+        return []
+
+    async def _complete(self) -> None:
+        """Have members that lack the file of enrolled clients get it, while this member leads."""
+        while True:
+            await trio.sleep(ANNOUNCE_S)
+            if self.leads:
+                await self._call(self.enrolled.complete)
 
     def _report(self, event: str, level: int = logging.INFO, **facts: Any) -> None:  # noqa: ANN401  # of any event
         head = self.machine.head

@@ -150,19 +150,21 @@ class ClusterSite:
         found: dict[str, Any] = json.loads(self.admin(name, "cluster", "status", "--json"))["cluster"]
         return found
 
+    @property
+    def trimmed(self) -> bool:
+        """Whether the log has forgotten its beginning."""
+        log = self.etcd.log(NAME)
+        try:
+            log.read(1, 1)
+        except LogTrimmedError:
+            return True
+        finally:
+            log.close()
+        return False
+
     def wait_for_trim(self) -> None:
         """Wait until the log has forgotten its beginning."""
-        log = self.etcd.log(NAME)
-
-        def is_trimmed() -> bool:
-            try:
-                log.read(1, 1)
-            except LogTrimmedError:
-                return True
-            return False
-
-        self.until(is_trimmed, "the log")
-        log.close()
+        self.until(lambda: self.trimmed, "the log")
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition."""

@@ -10,6 +10,7 @@ import pytest
 
 from maxam.cluster.entry import (
     BLOCK,
+    FILE,
     GENESIS,
     HANDOVER,
     SCHEMAS,
@@ -186,6 +187,11 @@ def schemas(site: Site) -> None:
     site.logged.keep_schemas([(sha256(b"{}").hexdigest(), b"{}")])
 
 
+def file(site: Site) -> None:
+    """Keep a file."""
+    site.logged.keep_file("policy-enrolled.toml", b"contents")
+
+
 def hand_over(site: Site) -> None:
     """Hand over."""
     site.logged.hand_over("b")
@@ -197,6 +203,7 @@ SWAPS: list[tuple[Callable[[Site], None], list[int]]] = [
     (empty, []),
     (seal, [SEAL]),
     (schemas, [SCHEMAS]),
+    (file, [FILE]),
     (hand_over, [HANDOVER]),
 ]
 
