@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import Final, final
 
-from maxam.cluster.entry import BLOCK, FORMAT, INCARNATION, RECORD_FORMAT, SEAL, Entry, EntryError
+from maxam.cluster.entry import BLOCK, FORMAT, HANDOVER, INCARNATION, RECORD_FORMAT, SEAL, TERM, Entry, EntryError
 from maxam.cluster.placing import ForkedError
 from maxam.journal.encoding import SYNC_BYTES, Block, Position, header
 from maxam.journal.files import JournalSettings
@@ -28,6 +28,8 @@ class LogPlace:
         format: Format of the records in force.
         incarnation: Of the journal.
         held_bytes: Size of the entries that the log holds, as far as this member has taken them.
+        handovers: Number of handovers among the entries taken.
+        supersessions: Number of leaders among the entries taken that had not handed over when the next one led.
     """
 
     def __init__(self, position: Position, segment: SegmentExtent | None, incarnation: str) -> None:
@@ -46,6 +48,8 @@ class LogPlace:
         self.format = FORMAT
         self.incarnation = incarnation
         self.held_bytes = 0
+        self.handovers = self.supersessions = 0
+        self._handed_over = False
         self._held: Final[deque[tuple[int, int]]] = deque()  # index and bytes of each entry
         self._lock: Final = threading.Lock()  # of the two above
 
@@ -90,6 +94,11 @@ class LogPlace:
             self.incarnation = entry.payload.decode()
         elif entry.kind == RECORD_FORMAT:
             self.format = entry.number()
+        elif entry.kind == HANDOVER:
+            self.handovers += 1
+        elif entry.kind == TERM and entry.term > 1 and not self._handed_over:
+            self.supersessions += 1
+        self._handed_over = entry.kind == HANDOVER
 
     @property
     def marker(self) -> bytes:

@@ -37,6 +37,7 @@ from maxam.journal.files import Journal
 from maxam.records import Record
 
 _KEEPER_S: Final = 0.02  # between two checks whether the own disk has caught up
+_SUCCESSOR_S: Final = 0.01  # between two checks whether the next leader has claimed
 _TEXTS_BYTES: Final = 262_144  # of schemas in one entry
 _SETTLING_SHARE: Final = 1.1  # of the limit on the log: blocks that only shrink what is owed may use a tenth more
 
@@ -294,6 +295,17 @@ class LoggedJournal:
         with self._lock:
             self._append(self._entry(HANDOVER, successor.encode()))
             self._handed_over = True
+
+    def await_successor(self) -> Head | None:
+        """Wait after a handover. Return the head of the next leader; None if the engine gives no answer, or the gateway ends."""
+        while not self._ending.wait(_SUCCESSOR_S):
+            try:
+                head = self._log.head()
+            except LogError:
+                return None
+            if head is not None and head.term > self._term:
+                return head
+        return None
 
     def trim(self, last: int) -> None:
         """Have the log forget the entries up to an index. A member that does not lead only records it.

@@ -315,9 +315,12 @@ class Member:
     # Facts about the member and its peers.
 
     def fitness(self, now_s: float, able: bool, ranks_later: int) -> list[Wish]:
-        """The member is able to lead or not; it claims some ranks later than it would."""
+        """The member is able to lead or not; it claims some ranks later than it would. A leader that is not able hands over."""
         self._able = able
         self._ranks_later = ranks_later
+        if self.role is Role.LEADING and not able:
+            wishes = self.handover_asked(now_s, "", RESTART)
+            return [wish for wish in wishes if not isinstance(wish, ReadAgain)]
         return self._consider(now_s)
 
     def announced(self, now_s: float, peers: Mapping[str, OtherMember]) -> None:

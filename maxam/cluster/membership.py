@@ -113,6 +113,8 @@ class Announcement:
         free_bytes: Room on the disk of its journal; -1 if it is unknown.
         memory_bytes: Limit of its memory.
         enrolled: `present` or `missing`, as the file of enrolled clients is; empty if it reads none.
+        digests: Of the files in force, as `item=digest`, separated by spaces.
+        lag_s: Seconds since it had all of the log.
     """
 
     name: str
@@ -131,6 +133,8 @@ class Announcement:
     free_bytes: int
     memory_bytes: int
     enrolled: str = ""
+    digests: str = ""
+    lag_s: float = 0.0
 
     def encode(self) -> bytes:
         """Return the bytes that are announced."""

@@ -26,11 +26,13 @@ from maxam.cluster.membership import (
 )
 from maxam.cluster.trimming import Trimming
 from maxam.errors import DiskFullError, MaxamError
+from maxam.gateway.differences import digests_text
 from maxam.gateway.log import log_event
 from maxam.journal.disk import OsDisk
 from maxam.link_config import ClusterSettings
 
 if TYPE_CHECKING:
+    from maxam.gateway.member import ClusterMember
     from maxam.gateway.server import Gateway
 
 ANNOUNCE_S: Final = 1.0
@@ -124,6 +126,10 @@ class Announcer:
         """Wait for the next announcements."""
         await self._changed.wait()
 
+    def tell(self, own: Announcement) -> None:
+        """Announce this member once more, before its process ends. Blocks. Raises LogError."""
+        self._log.announce(own.name, own.encode())
+
     def begin(self, first: int) -> None:
         """Note, durably, that this journal belongs to the cluster and follows from an index on. It is only a hint."""
         try:
@@ -157,6 +163,11 @@ class Announcer:
     def failures(self) -> int:
         """Number of tries to which no node of the engine gave an answer."""
         return self._log.failures
+
+    @property
+    def live(self) -> list[Announcement]:
+        """The other members that have announced themselves in the last seconds."""
+        return [one for one in self._others() if self.is_live(one.name)]
 
     def is_live(self, name: str) -> bool:
         """Return True if a member has announced itself in the last seconds, by the own clock."""
@@ -208,18 +219,19 @@ class Announcer:
 
 
 def announcement_of(
-    settings: ClusterSettings, role: str, ready: bool, applied: int, keeper: Keeper, gateway: "Gateway", enrolled: str
+    member: "ClusterMember", settings: ClusterSettings, gateway: "Gateway", ready: bool
 ) -> Announcement:
     """Return what a member announces of itself now."""
+    keeper = member.keeper
     link = None if gateway.links is None else gateway.links.address
     return Announcement(
         settings.own_name,
         time.time_ns(),
         __version__,
-        role,
+        member.refused or member.name,
         settings.priority,
         ready,
-        applied,
+        member.applied,
         keeper.synced_index,
         keeper.synced.revision,
         settings.own_host,
@@ -228,5 +240,7 @@ def announcement_of(
         0 if link is None else link[1],
         gateway.watermarks.free_bytes,
         gateway.watermarks.memory_bytes_max,
-        enrolled,
+        member.enrolled.state,
+        digests_text(gateway.reloader.loaded.digests),
+        round(member.lag_s, 3),
     )

@@ -10,6 +10,7 @@ from maxam import __version__
 from maxam.compiled import core
 from maxam.gateway.commit_times import SHOWN_BOUNDS_S
 from maxam.gateway.connect_problems import KINDS
+from maxam.gateway.differences import COMPARED
 from maxam.gateway.reload import REFUSED, RELOADED
 from maxam.gateway.server import Gateway
 from maxam.link_config import ClusterSettings
@@ -43,11 +44,14 @@ _NO_MEMBER: Final[dict[tuple[str, tuple[str, ...]], float]] = {
     ("lag_seconds", ()): 0,
     ("members", ("live",)): 0,
     ("members", ("silent",)): 0,
+    ("forked", ()): 0,
     ("copies", ()): 0,
     ("copies_min", ()): 0,
     ("log_bytes", ()): 0,
     ("log_limit_bytes", ()): 0,
     ("log_retries_total", ()): 0,
+    ("handovers_total", ()): 0,
+    ("superseded_total", ()): 0,
     ("engine_nodes", ("up",)): 0,
     ("engine_nodes", ("down",)): 0,
     ("engine_bytes", ()): 0,
@@ -96,6 +100,11 @@ def _member(gateway: Gateway) -> Iterator[Measure]:
         found, times = _NO_MEMBER, Histogram(SHOWN_BOUNDS_S)
     else:
         found, times = _figures(member, settings), member.facts.write_times
+        leader = "" if member.machine.head is None else member.machine.head.leader
+        for name in member.announcer.members:
+            yield "maxam_cluster_leader", (name,), int(name == leader)
+    for item in COMPARED:
+        yield "maxam_cluster_differs", (item,), 0 if member is None else member.differences.count(item)
     for (name, labels), value in found.items():
         yield f"maxam_cluster_{name}", labels, value
     yield "maxam_cluster_log_append_seconds", (), times
@@ -116,11 +125,14 @@ def _figures(member: "ClusterMember", settings: ClusterSettings) -> dict[tuple[s
         member.lag_s,
         live,
         len(announcer.members) - live,
+        sum(one.role == "forked" for one in announcer.members.values()),
         announcer.in_step(),
         settings.copies_min,
         place.held_bytes,
         settings.log_bytes_max,
         announcer.failures,
+        place.handovers,
+        place.supersessions,
         up,
         0 if size is None else len(size.nodes) - up,
         0 if size is None else size.bytes,

@@ -26,7 +26,7 @@ from maxam.cluster.log import Head, Log, LogError, LogFullError, LogLostError, S
 from maxam.cluster.log_place import LogPlace
 from maxam.cluster.log_reader import LogReader, entry_reader
 from maxam.cluster.logged import LoggedJournal
-from maxam.cluster.member import RESTART, Member, Role
+from maxam.cluster.member import RESTART, Member, Peer, Role
 from maxam.cluster.membership import Announcement, read_membership
 from maxam.cluster.placing import find_place
 from maxam.cluster.steps import Step, Steps
@@ -52,6 +52,7 @@ from maxam.gateway.announcing import ANNOUNCE_S, Announcer, announcement_of
 from maxam.gateway.audit import FOLLOWING
 from maxam.gateway.catching_up import catch_up
 from maxam.gateway.commit_loop import Written, exit_at_once
+from maxam.gateway.differences import Differences
 from maxam.gateway.enrolled_file import EnrolledFile
 from maxam.gateway.leaving import leave
 from maxam.gateway.link_credentials import LinkCredentials
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 _TICK_S: Final = 0.05
 _READY_S: Final = 1.0  # a member is ready while it was at the head within this time
 _DRAIN_S: Final = 0.5  # for what was read from clients before a handover
+_TELL_S: Final = 2.0  # for the last announcement of a member that a person must return
 _RANKS_OF_REFUSED: Final = 2  # a member whose files are refused claims this many ranks later
 _CODES: Final = {
     "no-log": "the cluster {name} has no log. Make one with `maxam-admin cluster init` on the member that has the journal",
@@ -98,9 +100,11 @@ class ClusterMember:
         keeper: Stores the entries in its journal.
         announcer: Knows the other members.
         enrolled: The file of enrolled clients.
+        differences: What other members have otherwise, while this one leads.
         logged: The journal that the loop of commits writes while it leads.
         leads: It serves clients.
         suspended: It leads without a proof: it takes no connection.
+        refused: Code of the reason for which a person must act, such as `forked`; empty without one.
         copied: The journal of another member was copied, or followed up to the log: the gateway must be opened again.
         facts: Reports how calls of the log end.
     """
@@ -142,10 +146,12 @@ class ClusterMember:
             settings.policy.enrolled, self.logged, lambda: self.announcer.members, lambda: self._tell(self._reload)
         )
         self.keeper.store_file = self.enrolled.store
+        self.differences: Final = Differences(self._report)
         self._reader: Final = LogReader(log, self.logged, self._steps, self.facts)
         self._threads: Final = trio.CapacityLimiter(16)  # of calls that may wait for an engine that gives no answer
         self.leads = False
         self.suspended = False
+        self.refused = ""
         self.copied = False
         self._at_head_s = time.monotonic() - _READY_S  # the lag counts from the start
         self._applied = 0  # index of the last entry that the broker has applied
@@ -232,7 +238,7 @@ class ClusterMember:
 
     def degraded(self) -> list[str]:
         """Return conditions that an operator should correct."""
-        reasons = [*self.facts.degraded(), *self.enrolled.degraded()]
+        reasons = [*self.facts.degraded(), *self.enrolled.degraded(), *self.differences.degraded()]
         if self._reader.damaged:
             reasons.append(f"log-damaged: {self._reader.damaged}")
         return reasons
@@ -280,10 +286,7 @@ class ClusterMember:
                 self._nursery = nursery
                 nursery.start_soon(self._steps.run, partial(self._apply, replica))
                 nursery.start_soon(self._keep_house, replica)
-                nursery.start_soon(
-                    self.announcer.run, self._announcement, self._call, self.machine.announced, self.facts.failed
-                )
-                nursery.start_soon(self._complete)
+                nursery.start_soon(self.announcer.run, self._announcement, self._call, self._learned, self.facts.failed)
                 self._do(self.machine.recovered())
                 while self._failure is None:
                     await trio.sleep(_TICK_S)
@@ -480,28 +483,28 @@ class ClusterMember:
         except LogFullError:  # the machine knows it already
             return
         self._report("handover", logging.WARNING, successor=successor)
-        term = self.logged.place.term
-        while not self._ending:
-            try:
-                head = self._log.head()
-            except LogError:
-                return
-            if head is not None and head.term > term:
-                self.facts.saw(head)
-                return
-            time.sleep(_TICK_S / 5)
+        head = self.logged.await_successor()
+        if head is not None:
+            self.facts.saw(head)
 
     def _end(self, status: int, code: str) -> None:
         if code == "copied":
             self.copied = True
             self._gateway.end()
         elif code in _CODES:
-            text = _CODES[code].format(name=self._cluster.name, folder=self._folder)
-            self._failure = JournalError(text)
+            self._nursery.start_soon(self._refuse, code)
         else:
             self._ending = True
             self._report(code, logging.WARNING, action=f"the process ends with status {status}")
             trio.lowlevel.spawn_system_task(leave, self._gateway, status, code, self.logged.end, self._close)
+
+    async def _refuse(self, code: str) -> None:
+        """End with an error for a person, after the other members have got its code."""
+        self.refused = code
+        self._gateway.audit.record(FOLLOWING, code, revision=self._steps.position.revision)
+        with trio.move_on_after(_TELL_S), suppress(LogError):
+            await self._call(self.announcer.tell, self._announcement())
+        self._failure = JournalError(_CODES[code].format(name=self._cluster.name, folder=self._folder))
 
     def _close(self) -> None:
         """Store what is taken, and let go of the engine."""
@@ -511,28 +514,32 @@ class ClusterMember:
 
     # once a second
 
+    @property
+    def _able(self) -> bool:
+        return not self.keeper.disk_full and self._gateway.watermarks.free_bytes != 0
+
+    def _learned(self, now_s: float, peers: dict[str, Peer]) -> None:
+        self.machine.announced(now_s, peers)
+        live = self.announcer.live if self.leads else []
+        self.differences.compare(now_s, self._announcement(), live, self._gateway.watermarks.memory_used_bytes)
+        if self.leads:
+            self._nursery.start_soon(self._call, self.enrolled.complete)
+            self._check_fitness()
+
     def _check_fitness(self) -> None:
-        able = not self.keeper.disk_full and self._gateway.watermarks.free_bytes != 0
+        able = self._able
         refused = any(state.failure for state in self._gateway.reloader.items.values())
         later = _RANKS_OF_REFUSED if refused or self.enrolled.stale else 0
         self._take(lambda: self.machine.fitness(time.monotonic(), able, later))
 
     def _announcement(self) -> Announcement:
         following = self.machine.role is Role.FOLLOWING and self.lag_s < _READY_S
-        ready = following and not self.keeper.disk_full and self._gateway.fronts_loaded
-        enrolled = self.enrolled.state
-        return announcement_of(self._cluster, self.name, ready, self.applied, self.keeper, self._gateway, enrolled)
+        ready = following and self._able and self._gateway.fronts_loaded
+        return announcement_of(self, self._cluster, self._gateway, ready)
 
     def _reload(self) -> list[Wish]:
         self._gateway.reloader.ask("enrolment")
         return []
-
-    async def _complete(self) -> None:
-        """Have members that lack the file of enrolled clients get it, while this member leads."""
-        while True:
-            await trio.sleep(ANNOUNCE_S)
-            if self.leads:
-                await self._call(self.enrolled.complete)
 
     def _report(self, event: str, level: int = logging.INFO, **facts: Any) -> None:  # noqa: ANN401  # of any event
         head = self.machine.head

@@ -1,6 +1,7 @@
 """Prometheus' own tools, as Debian has them: what its rules come to, and a whole server."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -69,7 +70,7 @@ def expressions() -> list[str]:
 def minutes_of(fields: dict[str, str]) -> int:
     """Return for how many minutes an alert's expression must hold."""
     text = fields.get("for", "0m")
-    return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
+    return math.ceil(int(text[:-1]) * {"s": 1 / 60, "m": 1, "h": 60}[text[-1]])
 
 
 def series(name: str, values: Sequence[float]) -> dict[str, str]:

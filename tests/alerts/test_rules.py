@@ -104,6 +104,8 @@ CASES: dict[str, list[Course]] = {
         gauge(f"maxam_cluster_copies_min{{{ON}}}", 2, 2),
         role("leading", 1, 1),
     ],
+    "MaxamClusterForked": [gauge(f"maxam_cluster_forked{{{ON}}}", 0, 1), role("leading", 1, 1)],
+    "MaxamClusterDiffers": [gauge(f'maxam_cluster_differs{{{ON}, item="policy"}}', 0, 1)],
     "MaxamClusterLag": [gauge(f"maxam_cluster_lag_seconds{{{ON}}}", 0.1, 60)],
     "MaxamClusterLogFills": [
         gauge(f"maxam_cluster_log_bytes{{{ON}}}", 0.1 * GIB, 0.6 * GIB),

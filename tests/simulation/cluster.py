@@ -532,13 +532,16 @@ class Cluster:
         return serving[0]
 
     def check_quiet(self) -> None:
-        """Without clients the leader stays the leader, and it can hand over."""
+        """Without clients the leader stays the leader. It hands over when it is asked, and when its disk is full."""
         leader, terms = self.leader(), self.counted["terms"]
         self.quiet = True
         self.run_until(self.now_s + QUIET_S)
         if self.leader() is not leader or self.counted["terms"] != terms:
             raise Violation("another member leads although nothing fails")
-        leader.post(partial(self._hand_over, leader, ""))
+        if terms % 2:
+            leader.post(partial(self._hand_over, leader, ""))
+        else:
+            self.set_disk(leader, full=True)
         self.run_until(self.now_s + HANDS_OVER_WITHIN_S)
         if self.leader() is leader:
             raise Violation("a handover took too long")

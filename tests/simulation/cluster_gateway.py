@@ -143,8 +143,8 @@ class Gateway:
     def __init__(self, process: "GatewayProcess") -> None:
         self._process = process
         self.clients = SimpleNamespace(closed=False)
-        self.watermarks = SimpleNamespace(free_bytes=-1, memory_bytes_max=0)
-        self.reloader = SimpleNamespace(items={})
+        self.watermarks = SimpleNamespace(free_bytes=-1, memory_bytes_max=0, memory_used_bytes=0)
+        self.reloader = SimpleNamespace(items={}, loaded=SimpleNamespace(digests={}))
         self.audit = SimpleNamespace(record=lambda *_, **__: None, close=lambda: None)
 
     @property

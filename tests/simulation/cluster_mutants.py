@@ -44,6 +44,7 @@ CLUSTER_MUTANTS = (
     # Of the handover.
     _mutant("serves after it handed over", member, "self.role in _SERVING and not self._handed_over and", "self.role in _SERVING and"),
     _mutant("the successor waits", member, "        if self._handover_at == head.index:\n            return True\n", ""),
+    _mutant("a leader with a full disk leads on", member, "        if self.role is Role.LEADING and not able:\n", "        if False:\n"),
     _mutant("hands over without an end", member, "            if self.role is Role.LEAVING and now_s >= self._deadline_s:\n", "            if False:\n", first=1),
     # Of following.
     _mutant("place by revision alone", placing, "        if same_position(before, position):\n            return Place(FOLLOW, index)\n", "        if before.revision == position.revision:\n            return Place(FOLLOW, index)\n"),

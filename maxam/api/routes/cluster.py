@@ -17,6 +17,7 @@ from maxam.api.routing import Call, Description, RouteSpec, at_a_time, not_found
 from maxam.avro.json.decoding import iso_time
 from maxam.cluster.comparing import sealed_after
 from maxam.cluster.log import LogLostError
+from maxam.gateway.differences import COMPARED
 from maxam.gateway.measures import ROLES
 from maxam.gateway.server import Gateway
 from maxam.journal.identity import holds_block, incarnation_start
@@ -78,6 +79,27 @@ _POSITION: Final = record(
                 index=described(COUNT, "of the newest entry of the log, as it is known here"),
                 suspended=described(FLAG, "this member leads and the log gives no answer"),
                 problem=described(TEXT, "of the log; empty while it answers"),
+                log_bytes=described(COUNT, "of the entries that the log holds"),
+                log_bytes_max=COUNT,
+                engine=nullable(
+                    record(
+                        "Engine",
+                        bytes=described(COUNT, "size of the data of etcd"),
+                        quota=described(COUNT, "limit on it; 0 if it is not known"),
+                        full=described(FLAG, "it refuses all writes until an operator ends that"),
+                        nodes=listed(
+                            record(
+                                "EngineNode",
+                                address=TEXT,
+                                release=described(TEXT, "empty if it gives no answer"),
+                            )
+                        ),
+                    )
+                ),
+                differs=described(
+                    listed(record("Difference", item=one_of(*COMPARED), member=TEXT)),
+                    "what live members have otherwise than this one, if it leads",
+                ),
                 members=listed(
                     record(
                         "Member",
@@ -95,6 +117,10 @@ _POSITION: Final = record(
                         link_port=COUNT,
                         announced_at=TIME,
                         live=described(FLAG, "it has announced itself in the last seconds"),
+                        lag_entries=described(COUNT, "entries of the log that its broker does not have"),
+                        lag_s=described(NUMBER, "how long it has lacked some of the log, as it announced"),
+                        free_bytes=nullable(described(COUNT, "on the disk of its journal")),
+                        memory_bytes=described(COUNT, "limit of its memory"),
                     )
                 ),
             )
@@ -142,7 +168,8 @@ async def _cluster(call: Call) -> Response:
 
 
 def _state(member: "ClusterMember", gateway: Gateway) -> dict[str, object]:
-    head, cluster = member.machine.head, gateway.settings.cluster
+    head, cluster, size = member.machine.head, gateway.settings.cluster, member.announcer.size
+    index = max(member.logged.place.index, 0 if head is None else head.index)
     return {
         "name": "" if cluster is None else cluster.name,
         "member": member.machine.name,
@@ -151,6 +178,17 @@ def _state(member: "ClusterMember", gateway: Gateway) -> dict[str, object]:
         "index": 0 if head is None else head.index,
         "suspended": member.suspended,
         "problem": member.facts.problem,
+        "log_bytes": member.logged.place.held_bytes,
+        "log_bytes_max": 0 if cluster is None else cluster.log_bytes_max,
+        "engine": None
+        if size is None
+        else {
+            "bytes": size.bytes,
+            "quota": size.quota,
+            "full": size.full,
+            "nodes": [{"address": address, "release": release} for address, release in size.nodes],
+        },
+        "differs": [{"item": item, "member": name} for item, name in member.differences.found],
         "members": [
             {
                 "name": one.name,
@@ -167,6 +205,10 @@ def _state(member: "ClusterMember", gateway: Gateway) -> dict[str, object]:
                 "link_port": one.link,
                 "announced_at": iso_time(one.number // 1000),
                 "live": member.announcer.is_live(one.name),
+                "lag_entries": max(0, index - one.applied),
+                "lag_s": one.lag_s,
+                "free_bytes": one.free_bytes if one.free_bytes >= 0 else None,
+                "memory_bytes": one.memory_bytes,
             }
             for _, one in sorted(member.announcer.members.items())
         ],

@@ -66,6 +66,14 @@ _CURRENT: Final = (
         "maxam_cluster_lag_seconds", "gauge", "Time since this member had all of the log that it knew; 0 at the leader."
     ),
     Declared("maxam_cluster_members", "gauge", "Members of the cluster by state: live or silent.", ("state",)),
+    Declared("maxam_cluster_forked", "gauge", "Members whose journal is forked, as they announced when they ended."),
+    Declared("maxam_cluster_leader", "gauge", "1 for the member that leads, as far as this member knows.", ("member",)),
+    Declared(
+        "maxam_cluster_differs",
+        "gauge",
+        "Live members that differ from this leader in an item: policy, schemas, client_ca, crl or memory.",
+        ("item",),
+    ),
     Declared("maxam_cluster_copies", "gauge", "Journals of live members that have what the log had ten seconds ago."),
     Declared("maxam_cluster_copies_min", "gauge", "Setting copies_min; 0 without a cluster."),
     Declared("maxam_cluster_log_bytes", "gauge", "Bytes of the entries that the log holds."),
@@ -74,6 +82,12 @@ _CURRENT: Final = (
         "maxam_cluster_log_append_seconds", "histogram", "Time until the log has taken an entry or a sign of life."
     ),
     Declared("maxam_cluster_log_retries_total", "counter", "Requests to which a node of etcd gave no answer."),
+    Declared("maxam_cluster_handovers_total", "counter", "Handovers that this member has seen in the log."),
+    Declared(
+        "maxam_cluster_superseded_total",
+        "counter",
+        "Leaders that another member replaced without a handover, as this member has seen in the log.",
+    ),
     Declared("maxam_cluster_engine_nodes", "gauge", "Nodes of etcd by state: up or down.", ("state",)),
     Declared("maxam_cluster_engine_bytes", "gauge", "Size of the data of etcd."),
     Declared("maxam_cluster_engine_quota_bytes", "gauge", "Quota of etcd; 0 if it is not known."),

@@ -57,19 +57,20 @@ def cluster_status(credentials: Credentials, as_json: bool) -> None:
     )
     if state is not None:
         print_table(
-            ["NAME", "ROLE", "VERSION", "#PRIORITY", "READY", "#APPLIED", "#SYNCED", "#REVISION", "HOST", "ANNOUNCED"],
+            ["NAME", "ROLE", "VERSION", "READY", "#BEHIND", "LAG", "#SYNCED", "#REVISION", "FREE", "MEMORY", "HOST"],
             [
                 (
                     row["name"],
                     row["role"],
                     row["software"],
-                    row["priority"],
-                    "yes" if row["ready"] else "no",
-                    row["applied"],
+                    "yes" if row["ready"] else "no" if row["live"] else "silent",
+                    row["lag_entries"],
+                    f"{row['lag_s']:.1f} s",
                     row["synced"],
                     row["revision"],
+                    "unknown" if row["free_bytes"] is None else size(row["free_bytes"]),
+                    size(row["memory_bytes"]),
                     row["host"],
-                    row["announced_at"],
                 )
                 for row in state["members"]
             ],
@@ -106,6 +107,13 @@ def _cluster_fields(state: dict[str, Any]) -> list[tuple[str, object]]:
     ]
     if state["problem"]:
         fields.append(("log", f"{state['problem']}{' (suspended)' if state['suspended'] else ''}"))
+    fields.append(("log holds", f"{size(state['log_bytes'])} of {size(state['log_bytes_max'])}"))
+    engine = state["engine"]
+    if engine is not None:
+        full = ", FULL" if engine["full"] else ""
+        fields.append(("etcd", f"{size(engine['bytes'])} of {size(engine['quota'])}{full}"))
+        fields += [(f"etcd {one['address']}", one["release"] or "NO ANSWER") for one in engine["nodes"]]
+    fields += [("differs", f"{one['item']} on {one['member']}") for one in state["differs"]]
     return fields
 
 
