@@ -19,13 +19,14 @@ import trio
 from maxam.broker.broker import Broker
 from maxam.config import Settings
 from maxam.errors import JournalError
-from maxam.gateway.audit import PROMOTED
+from maxam.gateway.audit import FOLLOWING, PROMOTED
 from maxam.gateway.disk_budget import disk_bytes, segment_bytes_max
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_event
 from maxam.gateway.notify import StartProgress
 from maxam.gateway.role import Alone, GatewayRole
 from maxam.gateway.server import Gateway
+from maxam.journal.decisions import forget_decisions, read_decisions
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
 from maxam.journal.names import MEMBERSHIP, PROMOTION, RENEW
@@ -92,8 +93,7 @@ def open_gateway(settings: Settings, loaded: LoadedConfig) -> Gateway:
         seconds=f"{time.monotonic() - started_s:.3f}",
     )
     gateway = Gateway(settings, loaded, broker, journal, _open_role(settings, loaded, broker, journal))
-    if not following and (Path(stored.folder) / PROMOTION).exists():
-        gateway.on_started = partial(_record_promotion, gateway)
+    gateway.on_started = partial(_record_decisions, gateway)
     return gateway
 
 
@@ -120,6 +120,18 @@ def _prepare_to_follow(folder: Path) -> None:
             f"{folder} was promoted, restored or repaired, so it is not a copy of another journal. Remove [follow] or [cluster] to serve clients"
             " with it, or set it aside (`maxam-admin cluster rejoin`) to follow"
         )
+
+
+def _record_decisions(gateway: Gateway) -> None:
+    """Write what operators decided about the journal, while it was stopped, into the audit log, once."""
+    folder = str(gateway.settings.journal.folder)
+    if gateway.role.serves and Path(folder, PROMOTION).exists():
+        _record_promotion(gateway)
+    decisions = read_decisions(folder)
+    for facts in decisions:
+        gateway.audit.record(FOLLOWING, facts.pop("decision"), **facts)
+    if decisions:
+        forget_decisions(folder)
 
 
 def _record_promotion(gateway: Gateway) -> None:

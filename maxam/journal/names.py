@@ -16,6 +16,7 @@ restoring                              a backup is being copied here: no journal
 cluster                                what a member of a cluster noted (see `cluster.membership`)
 followed                               what an observer heard of its source last (see `cluster.promotion`)
 promoted                               the decision to go on with the journal of an observer, for the audit log of the next start
+decisions                              commands that were run on the stopped journal, likewise
 renew-incarnation                      the next start gives the journal a new incarnation: it was restored, or a repair lost revisions
 ```
 """
@@ -34,6 +35,7 @@ RENEW: Final = "renew-incarnation"
 FOLLOWED: Final = "followed"
 MEMBERSHIP: Final = "cluster"
 PROMOTION: Final = "promoted"
+DECISIONS: Final = "decisions"
 RESERVE: Final = "reserve."  # begins the names of files that keep room for a snapshot
 _SEGMENT: Final = re.compile(r"([0-9]{20})(?:-([0-9]{20})|\.open)\.avro")
 

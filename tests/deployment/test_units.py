@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from maxam.cluster.member import RESTART
 from maxam.config import Limits
 from tests.deployment.service_manager import settings_of
 
@@ -55,6 +56,15 @@ def test_the_unit_has_files_for_all_connections() -> None:
     limits = Limits()
     (files,) = settings_of(UNITS / "maxam-gateway.service")["LimitNOFILE"]
     assert int(files) > limits.connections_max + limits.connections_unauthenticated_max + 1000
+
+
+def test_the_unit_starts_a_former_leader_again() -> None:
+    """A member that leads no longer ends with a status after which systemd starts it. A configuration that is wrong is not tried again."""
+    unit = settings_of(UNITS / "maxam-gateway.service")
+    assert str(RESTART) in unit["RestartForceExitStatus"][0].split()
+    assert str(RESTART) not in unit["RestartPreventExitStatus"][0].split()
+    (starts,) = unit["StartLimitBurst"]
+    assert int(starts) >= 20, "handovers of an upgrade that goes back and forth"
 
 
 def test_the_unit_waits_for_a_graceful_stop() -> None:

@@ -300,8 +300,10 @@ def test_a_person_promotes_an_observer_and_the_former_source_comes_back(site: Si
         ("X/only-here", 1),
     ]
     assert (tail["after"], tail["last"], tail["aside"]) == (51, 55, None)
-    assert rejoin(site, "--apply")["aside"].endswith(".forked-1")
+    assert rejoin(site, "--apply", "--yes")["aside"].endswith(".forked-1")
     site.source.start()
+    (line,) = [one for one in audited(site.source) if one["outcome"] == "set-aside"]
+    assert (line["event"], line["after"], line["last"]) == ("following", 51, 55)
     site.source, site.observer = site.observer, site.source
     site.send({"X/A.4": b"begins a segment"})
     require_equal(site)

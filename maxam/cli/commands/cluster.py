@@ -20,6 +20,7 @@ from maxam.config import load_settings
 from maxam.counting import counted
 from maxam.errors import ConfigurationError
 from maxam.https_client import Credentials, Remote, RemoteError
+from maxam.journal.decisions import note_decision
 from maxam.journal.disk import OsDisk
 from maxam.journal.listing import time_text
 from maxam.terminal.tables import print_fields, print_json, print_line, print_table
@@ -165,12 +166,16 @@ def cluster_init(path: Path, force: bool, yes: bool, as_json: bool) -> None:
     member = settings.cluster
     if member is None:
         raise ConfigurationError(f"{path}: there is no section [cluster]. Add it, then try again")
-    if not yes and click.prompt("Name of the cluster, to confirm") != member.name:
-        raise click.UsageError(f"that is not the name of the cluster, {member.name}")
+    if not yes:
+        _confirm(member.name)
     log = open_log(member.name, member.endpoints, member.ca, member.certificate, member.key)
     try:
         log.prove(largest_entry(settings, member))
-        made = found(log, str(settings.journal.folder.absolute()), force=force)
+        folder = str(settings.journal.folder.absolute())
+        made = found(log, folder, force=force)
+        note_decision(
+            folder, "founded", time.time_ns() // 1000, cluster=member.name, revision=made.revision, force=force
+        )
     finally:
         log.close()
     done(
@@ -290,6 +295,7 @@ def cluster_leave(folder: Path, yes: bool, as_json: bool) -> None:
     if not yes:
         click.confirm("Leave the cluster with this journal? Its changes will not be those of the cluster", abort=True)
     leave(path)
+    note_decision(path, "left", time.time_ns() // 1000)
     done(as_json, "left: remove [cluster] from the gateway's maxam.toml, then start it", {"folder": path})
 
 
@@ -347,9 +353,10 @@ def _promotion_fields(found: Promotion) -> list[tuple[str, object]]:
 @cluster.command("rejoin")
 @click.argument("folder", type=FOLDER)
 @click.option("--apply", "apply_it", is_flag=True, help="Set the journal aside. Without it nothing is changed.")
+@click.option("-y", "--yes", is_flag=True, help="With --apply: do not ask for a confirmation.")
 @json_option
 @with_credentials
-def cluster_rejoin(credentials: Credentials, folder: Path, apply_it: bool, as_json: bool) -> None:
+def cluster_rejoin(credentials: Credentials, folder: Path, apply_it: bool, yes: bool, as_json: bool) -> None:
     """Show what a forked journal, in FOLDER, has that the gateway has not, and with --apply set it aside.
 
     Use it on the former site after an observer was promoted: --admin is the admin listener of the promoted gateway. Or use it for a
@@ -360,15 +367,30 @@ def cluster_rejoin(credentials: Credentials, folder: Path, apply_it: bool, as_js
     member = is_member(path, OsDisk())
     with Remote(credentials) as remote:
         tail = _tail_of_member(remote, path) if member else _tail_of_site(remote, path)
-    aside = set_aside(path) if apply_it else None
+        state = remote.get("/v1/cluster")["cluster"]
+    if not as_json:
+        _print_tail(tail)
+    if apply_it and not yes:
+        _confirm("" if state is None else state["name"])
+    aside = None
+    if apply_it:
+        aside = set_aside(path)
+        note_decision(path, "set-aside", time.time_ns() // 1000, aside=aside, after=tail.after, last=tail.last)
     if as_json:
         print_json({**asdict(tail), "aside": aside})
         return
-    _print_tail(tail)
     if aside is not None:
         print_line(f"set aside as {aside}; start the gateway with [{'cluster' if member else 'follow'}]")
     else:
         print_line("nothing was changed: --apply sets the journal aside")
+
+
+def _confirm(name: str) -> None:
+    """Ask for the name of a cluster, or only for a confirmation without one. Raises UsageError or Abort."""
+    if not name:
+        click.confirm("Set the journal aside?", abort=True)
+    elif click.prompt("Name of the cluster, to confirm", err=True) != name:
+        raise click.UsageError(f"that is not the name of the cluster, {name}")
 
 
 def _tail_of_site(remote: Remote, path: str) -> Tail:
