@@ -26,6 +26,7 @@ TOPICS = 20
 RETRY_S = 0.02
 STALL_S = 2 * SLOW_S  # longer than a write may take that is not shown
 ROOMY_BYTES = 33_554_432  # a quota that is soon reached
+SLOW_SYNC_S = 0.02  # of two nodes of three: each write of the log waits for one of them
 CUT_OFF_S = 10.0
 PUBLISHERS = 4
 
@@ -268,6 +269,99 @@ def test_an_etcd_with_slow_nodes_delays_and_is_shown(tmp_path: Path, certificate
         assert load.gap_s > STALL_S / 2
         assert site.members["b"].log().count(" leading ") == 0
         require_equal(site, "a", "b")
+
+
+def test_etcd_with_slow_and_failing_disks(tmp_path: Path, certificates: Path, etcd: EtcdCluster) -> None:
+    """Two nodes whose syncs take 20 ms delay RECEIPTs. A node whose disk fails ends, and the others go on. Nothing is lost."""
+    with ClusterSite(tmp_path / "site", certificates, etcd, 2, lease_s=20.0, cut_off_s=20.0, log_keep_s=80.0) as site:
+        started(site)
+        load = Load(site, certificates)
+
+        async def work() -> None:
+            await load.goes_on()
+            with etcd.nodes[0].syncing("delay_exit=20000"), etcd.nodes[1].syncing("delay_exit=20000"):
+                before = appended(site, "a")
+                for _ in range(5):
+                    await load.goes_on()
+                seconds, count = (now - then for now, then in zip(appended(site, "a"), before, strict=True))
+            assert seconds / count > SLOW_SYNC_S
+            failing = etcd.leader()
+            with failing.syncing("error=EIO"):
+                assert await in_thread(failing.wait) != 0
+            await load.goes_on()
+            failing.start()
+            await in_thread(etcd.wait)
+            await load.goes_on()
+
+        trio.run(load.under, work)
+        assert site.members["b"].log().count(" leading ") == 0
+        require_equal(site, "a", "b")
+
+
+def appended(site: ClusterSite, name: str) -> tuple[float, float]:
+    """Return the seconds that all writes of the log took, and their number."""
+    return metric(site, name, "cluster_log_append_seconds_sum"), metric(site, name, "cluster_log_append_seconds_count")
+
+
+def test_a_lost_log_is_made_again_and_a_forked_member_rejoins(
+    tmp_path: Path, certificates: Path, etcd: EtcdCluster
+) -> None:
+    """`init --force` goes on with one journal. A member with other changes ends as forked, is shown, lists them, and copies."""
+    with ClusterSite(tmp_path / "site", certificates, etcd, 2, copies_min=1) as site:
+        started(site)
+        publish(site, "a", "X/Both")
+        site.until(lambda: {row["revision"] for row in site.shown("a")["members"]} == {1}, "b")
+        site.members["b"].stop()
+        publish(site, "a", "X/OnlyA")
+        site.members["a"].stop()
+        for node in etcd.nodes:
+            node.kill()
+        for node in etcd.nodes:
+            node.wipe()
+            node.start()
+        etcd.wait()
+        path = str(site.members["b"].folder / "maxam.toml")
+        lost = site.run("maxam.cli.main", "main", "cluster", "init", "--config", path, "--yes")
+        assert "--force" in lost.stderr
+        made = site.run("maxam.cli.main", "main", "cluster", "init", "--force", "--config", path, "--yes", "--json")
+        assert json.loads(made.stdout)["revision"] == 1, made.stderr
+        site.members["b"].start()
+        site.wait_for("b", "serving", 1)
+        publish(site, "b", "X/OnlyB")
+
+        forked = site.members["a"]
+        try:
+            forked.start()
+        except AssertionError:  # it ended before it was ready
+            assert "cluster rejoin" in forked.log()
+        else:
+            assert forked.wait() == 1
+        site.until(lambda: metric(site, "b", "cluster_forked") == 1, "the forked member to be shown")
+        folder = str(forked.folder / "journal")
+        refused = site.try_admin("b", "cluster", "rejoin", folder, "--apply")  # nobody confirms it
+        assert refused.returncode != 0
+        tail = json.loads(site.admin("b", "cluster", "rejoin", folder, "--json"))
+        assert [row["destination"] for row in tail["topics"]] == ["X/OnlyA"]
+        site.admin("b", "cluster", "rejoin", folder, "--apply", "--yes")
+        forked.start()
+        site.wait_for_ready("b", 1)
+        assert metric(site, "b", "cluster_forked") == 0
+        assert {"forked", "set-aside"} <= outcomes_of(forked.folder)
+        assert "founded" in outcomes_of(site.members["b"].folder)
+        assert {row["revision"] for row in site.shown("b")["members"]} == {2}
+
+
+def publish(site: ClusterSite, name: str, topic: str) -> None:
+    """Send a value to a member that leads."""
+    value = site.folder / "value"
+    value.write_text("1")
+    site.admin(name, "topics", "put", topic, str(value))
+
+
+def outcomes_of(folder: Path) -> set[str]:
+    """Return the outcomes in the audit log of a gateway."""
+    lines = [line for path in (folder / "journal-audit").glob("*.jsonl") for line in path.read_text().splitlines()]
+    return {json.loads(line)["outcome"] for line in lines}
 
 
 def test_an_etcd_without_room_is_shown_and_the_cluster_comes_back(tmp_path: Path, certificates: Path) -> None:

@@ -22,6 +22,7 @@ from maxam.avro.registry import Registry, inspect_registry, load_registry
 from maxam.avro.schema import parse_schema
 from maxam.avro.source import read_source
 from maxam.avro.walker import Walker
+from maxam.broker.operations import Proof, SessionStep, Terms
 from maxam.broker.policy import load_policy
 from maxam.broker.producer_sequences import ProducerSequences, mark_of
 from maxam.cluster import wire
@@ -40,6 +41,7 @@ from maxam.cluster.entry import (
     texts_payload,
 )
 from maxam.cluster.entry import SCHEMAS as SCHEMAS_ENTRY
+from maxam.cluster.operations import OperationsError, OperationsReader, OperationsWriter
 from maxam.config import Limits, load_settings
 from maxam.content import pack, unpack_headers
 from maxam.errors import ConfigurationError, GlobError, JournalDamagedError, PolicyError, ProtocolError, SchemaError
@@ -61,7 +63,7 @@ from maxam.stomp.frames import SERVER_COMMANDS
 from maxam.stomp.frames import Decoder as FrameDecoder
 from maxam.stomp.protocol import Protocol
 from tests.support.glob_reference import matches
-from tests.support.journal_records import SINGLE_OBJECT, SYNC, change, one_of_each, rejected
+from tests.support.journal_records import SINGLE_OBJECT, SYNC, change, one_of_each, plain, rejected
 from tests.support.sans_io import EVERYTHING, World
 
 # Small, so that short inputs reach them.
@@ -800,6 +802,43 @@ def check_wire(data: bytes) -> None:
             _MESSAGES.get(one.type, bytes)(one.body)
 
 
+def check_operations(data: bytes) -> None:
+    """Bytes are refused with OperationsError, or are operations that are written and read again as the same."""
+    try:
+        found = OperationsReader().read(data)
+    except OperationsError:
+        return
+    terms = {found.first + index: one for index, one in found.terms.items()}
+    again = OperationsReader().read(OperationsWriter().encode([*found.operations], terms, found.epoch))
+    _must((again.epoch, again.first) == (found.epoch, found.first), "another epoch or number")
+    _must([_of_front(one) for one in again.operations] == [_of_front(one) for one in found.operations], "others")
+    _must(
+        {index: _terms(one) for index, one in again.terms.items()}
+        == {index: _terms(one) for index, one in found.terms.items()},
+        "other terms",
+    )
+
+
+def _of_front(one: Record | Proof) -> object:
+    if not isinstance(one, Proof):
+        return plain(one)
+    return None if one.step is None else (one.step.claims, one.step.principal, one.step.client_id)
+
+
+def _terms(one: Terms) -> object:
+    return one.connection, one.expected, one.source, one.number if one.source is not None else 0
+
+
+def _operations_seeds() -> list[bytes]:
+    claim, release = (Proof(None, SessionStep(claims, "anna", "ö")) for claims in (True, False))
+    terms = {2: Terms(3, 7, b"pump", 9), 4: Terms(0, -1, None, 0)}
+    return [
+        OperationsWriter().encode([Proof(), change(1), claim, change(2), release], terms, 5),
+        OperationsWriter().encode([claim], {}, 0),
+        OperationsWriter().encode([change(1), Proof()], {}, 1),
+    ]
+
+
 def _entry_seeds() -> list[bytes]:
     made = Encoder(START, SYNC).encode([change(1)])
     schemas = texts_payload([(hashlib.sha256(b"{}").hexdigest(), b"{}")])
@@ -876,6 +915,7 @@ TARGETS: Final = (
     Target("policy", check_policy, lambda: [_POLICY], (*_TOML_WORDS, *_GLOB_WORDS)),
     Target("settings", check_settings, lambda: [_SETTINGS], _TOML_WORDS),
     Target("entry", check_entry, _entry_seeds, (SYNC, b"MXE1", *_VARINTS)),
+    Target("operations", check_operations, _operations_seeds, (b"\1", b"\2\4anna\2", b"\4\3\10\5pump\11", *_VARINTS)),
     Target("wire", check_wire, _wire_seeds, (b"\0\0\0", b"\0\0\0\0\4", *_VARINTS)),
     Target("registry", check_registry, _registry_seeds, (*_TOML_WORDS, *_AVSC_WORDS, *_GLOB_WORDS)),
 )

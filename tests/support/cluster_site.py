@@ -30,6 +30,7 @@ class ClusterSite:
         etcd: Keeps the log.
         members: The gateways, `a`, `b` and so on. Each keeps its ports over restarts.
         ports: Where each one takes clients, while it leads.
+        folder: Parent of their folders.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ClusterSite:
         """
         self.members: dict[str, GatewayProcess] = {}
         self.ports: dict[str, int] = {}
+        self.folder = folder
         self.etcd = etcd
         policy = policy_of(certificates, "gateway")
         for number, name in enumerate("abcde"[:count]):

@@ -5,12 +5,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, NoReturn, Self, TypeVar
 
 import grpc
 import pytest
@@ -56,9 +57,13 @@ def find_etcd() -> str | None:
 def require_etcd() -> str:
     """Return the path of etcd. Skip the test where it is missing; fail where that may not be (CI=true)."""
     found = find_etcd()
-    if found is not None:
-        return found
-    text = "etcd is not installed (make test-deps): no $ETCD, none on the path, none in the cache"
+    if found is None:
+        _missing("etcd is not installed (make test-deps): no $ETCD, none on the path, none in the cache")
+    return found
+
+
+def _missing(text: str) -> NoReturn:
+    """Skip the test for lack of a program, and fail it in CI."""
     if os.environ.get("CI") == "true":
         pytest.fail(text)
     pytest.skip(text)
@@ -111,6 +116,45 @@ class EtcdNode:
     def thaw(self) -> None:
         """Have it go on."""
         os.kill(self.pid, signal.SIGCONT)
+
+    @contextmanager
+    def syncing(self, how: str) -> Iterator[None]:
+        """Have each sync of its disk be slow or fail, in the block: `delay_exit=20000` (microseconds) or `error=EIO`.
+
+        The test is skipped where strace is missing or may not attach. In CI it fails.
+        """
+        program = shutil.which("strace")
+        if program is None:
+            _missing("strace is not installed: a disk of etcd was NOT made slow")
+        calls = "fdatasync,fsync"
+        command = [program, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:{how}"]
+        # the line of standard error that shows that it is attached is not printed with -qq, so ask the kernel
+        strace = subprocess.Popen([*command, "-p", str(self.pid)], stderr=subprocess.PIPE)
+        try:
+            ends = time.monotonic() + PATIENCE_S
+            while f"TracerPid:\t{strace.pid}\n" not in Path(f"/proc/{self.pid}/status").read_text("utf-8"):
+                if strace.poll() is not None or time.monotonic() > ends:
+                    assert strace.stderr is not None
+                    _missing(
+                        f"strace may not attach: a disk of etcd was NOT made slow: {strace.stderr.read().decode()}"
+                    )
+                time.sleep(0.01)
+            yield
+        finally:
+            if strace.poll() is None:
+                strace.send_signal(signal.SIGINT)
+            strace.communicate()
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; return its exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        return process.wait(PATIENCE_S)
+
+    def wipe(self) -> None:
+        """Remove its data. It must not run."""
+        assert self._process is None
+        shutil.rmtree(self.folder / "data")
 
     def status(self) -> StatusAnswer | None:
         """Return its state; None if it gives no answer, or knows no leader."""
