@@ -2,7 +2,7 @@
 
 `python -m tests.cluster.partitions --cuts 40` is the harness of `tests.cluster.kill_harness` with other faults. Each gateway finds the
 nodes of etcd at an address of its own on the loopback interface. So rules of nftables can drop the packets between one gateway and
-one node, of one direction or of both. Programs and rights that it needs are those of `tests/interop/bridge/thin_line.py`.
+one node, of one direction or of both, and the line of the leader to etcd can be thin. Programs and rights that it needs are those of `tests/interop/bridge/thin_line.py`.
 """
 
 import os
@@ -23,6 +23,8 @@ WAYS: Final = {
     "back": (False, True),
 }  # requests and answers that are dropped
 INSIDE: Final = "--inside"
+THIN_BITS_PER_S: Final = 8_000_000  # 1 MB/s
+_UNSHAPED: Final = "htb rate 10gbit quantum 60000"
 
 
 def rules_of(host: str, port: int, way: str) -> list[str]:
@@ -88,7 +90,25 @@ def cut(part: str, way: str, place: Place, leader: str, node: str) -> AbstractCo
     return dropping(PARTS[part](place, leader, node, way))
 
 
-CUTS: Final[Mapping[str, Cut]] = {f"{part}-{way}": partial(cut, part, way) for part in PARTS for way in WAYS}
+@contextmanager
+def thin(place: Place, leader: str, _node: str) -> Iterator[None]:
+    """Shape the line between the leader and all nodes of etcd, in each direction, for the time of the block."""
+    host = place.members[leader]
+    commands = ["qdisc add dev lo root handle 1: htb default 1", f"class add dev lo parent 1: classid 1:1 {_UNSHAPED}"]
+    for way, field in (("1:2", "dst"), ("1:3", "src")):
+        commands.append(f"class add dev lo parent 1: classid {way} htb rate {THIN_BITS_PER_S} burst 64k cburst 64k")
+        commands.append(f"filter add dev lo parent 1: protocol ip u32 match ip {field} {host}/32 flowid {way}")
+    for command in commands:
+        subprocess.run(["tc", *command.split()], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=True)
+
+
+CUTS: Final[Mapping[str, Cut]] = {f"{part}-{way}": partial(cut, part, way) for part in PARTS for way in WAYS} | {
+    "leader-etcd-thin": thin
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from tests.support.etcd_cluster import require_etcd
 pytestmark = pytest.mark.slow
 
 PLAN = {"leader": 1, "both": 1, "etcd-two": 1, "freeze-4": 1, "handover": 1}
-CUTS = {"leader-etcd-both": 1, "clients-leader-back": 1}
+CUTS = {"leader-etcd-both": 1, "clients-leader-back": 1, "leader-etcd-thin": 1}
 OUTAGE_S = 5.0
 
 

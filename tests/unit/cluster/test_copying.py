@@ -20,6 +20,8 @@ from maxam.errors import JournalError, MaxamError
 from maxam.gateway.snapshot import build_snapshot
 from maxam.journal.disk import OsDisk
 from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.names import list_segments
+from maxam.journal.verify import verify
 from tests.simulation.disk import KILL, Killed, PowerCut, SimulatedDisk
 from tests.support.journal_records import SYNC, change
 
@@ -325,3 +327,16 @@ def test_a_journal_in_use_is_not_replaced(source: Path) -> None:
     disk.close(lock)
     place_copy(FOLDER, disk)
     is_whole(disk, source)
+
+
+def test_a_copy_takes_the_older_archive_of_its_source(source: Path) -> None:
+    """Sealed segments that a copy lacks, put beside those that it has, make the whole archive. Nothing else has to be done."""
+    disk = fresh()
+    copy(disk, source)
+    older = {path.name: path for path in (source / "segments").glob("*-*.avro")}
+    lacking = older.keys() - set(disk.names(f"{FOLDER}/segments"))
+    assert lacking
+    for name in lacking:
+        disk.put(f"{FOLDER}/segments/{name}", older[name].read_bytes())
+    assert [one.path for one in verify(FOLDER, disk) if one.problem is not None] == []
+    assert list_segments(f"{FOLDER}/segments", disk)[0][0].first == 1
