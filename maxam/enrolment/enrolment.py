@@ -348,7 +348,7 @@ class Enrolment:
             raise RefusedError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "following",
-                f"this gateway follows another one and enrols nobody. Ask the one that leads{role.where and f': {role.where}'}",
+                f"this gateway follows another one and enrols no client. Ask the one that leads{role.where and f': {role.where}'}",
             )
 
     # In a thread, one at a time.

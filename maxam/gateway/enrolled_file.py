@@ -131,7 +131,7 @@ class EnrolledFile:
         self._again_s = time.monotonic() + _AGAIN_S
         try:
             self._logged.keep_file(_NAME, self._path.read_bytes())
-        except FileNotFoundError:  # nobody has been enrolled yet
+        except FileNotFoundError:  # no client has been enrolled yet
             pass
         except (OSError, LogError, JournalError) as error:
             log_event(logging.WARNING, "enrolled-file-failed", file=self._path, error=error, action="tried again")

@@ -100,7 +100,7 @@ class ClusterMember:
         keeper: Stores the entries in its journal.
         announcer: Knows the other members.
         enrolled: The file of enrolled clients.
-        differences: What other members have otherwise, while this one leads.
+        differences: Between this member and the others, while it leads.
         logged: The journal that the loop of commits writes while it leads.
         leads: It serves clients.
         suspended: It leads without a proof: it takes no connection.

@@ -15,7 +15,7 @@ from maxam.journal.names import DECISIONS
 def note_decision(folder: str, decision: str, now_us: int, **facts: object) -> None:
     """Leave a decision in the folder of a journal, which is made if it is missing. Raises OSError.
 
-    What is made belongs to the owner of the folder around it, so that the gateway can remove it, whoever runs the command.
+    New files belong to the owner of the folder around them. So the gateway can remove them if root has run the command.
     """
     path = Path(folder)
     if not path.exists():

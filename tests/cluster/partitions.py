@@ -2,7 +2,7 @@
 
 `python -m tests.cluster.partitions --cuts 40` is the harness of `tests.cluster.kill_harness` with other faults. Each gateway finds the
 nodes of etcd at an address of its own on the loopback interface. So rules of nftables can drop the packets between one gateway and
-one node, of one direction or of both, and the line of the leader to etcd can be thin. Programs and rights that it needs are those of `tests/interop/bridge/thin_line.py`.
+one node, of one direction or of both. The line of the leader to etcd can be thin, too. Programs and rights that it needs are those of `tests/interop/bridge/thin_line.py`.
 """
 
 import os

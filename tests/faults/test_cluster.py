@@ -338,7 +338,7 @@ def test_a_lost_log_is_made_again_and_a_forked_member_rejoins(
             assert forked.wait() == 1
         site.until(lambda: metric(site, "b", "cluster_forked") == 1, "the forked member to be shown")
         folder = str(forked.folder / "journal")
-        refused = site.try_admin("b", "cluster", "rejoin", folder, "--apply")  # nobody confirms it
+        refused = site.try_admin("b", "cluster", "rejoin", folder, "--apply")  # it is not confirmed
         assert refused.returncode != 0
         tail = json.loads(site.admin("b", "cluster", "rejoin", folder, "--json"))
         assert [row["destination"] for row in tail["topics"]] == ["X/OnlyA"]

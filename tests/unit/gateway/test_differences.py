@@ -23,7 +23,7 @@ def member(name: str, *, memory: int = 0, **digests: str) -> Announcement:
 
 
 class Reports(list[dict[str, Any]]):
-    """What was logged."""
+    """The events that were logged."""
 
     def __call__(self, event: str, level: int, **facts: Any) -> None:
         """Record an event."""
@@ -53,7 +53,7 @@ def test_differences_are_counted_at_once_and_reported_once_they_last(monkeypatch
 
 
 def test_certificates_may_differ_and_older_releases_announce_nothing() -> None:
-    """Each member has its own certificate. What a member does not announce is not compared."""
+    """Each member has its own certificate. An item that a member does not announce is not compared."""
     found = Differences(Reports())
     older = Announcement("b", 1, "0", "following", 100, True, 1, 1, 1, "b", 1, 1, 1, -1, 0)
     found.compare(0.0, member("a"), [older, member("c", certificate="9" * 64)], 1 << 40)
