@@ -38,7 +38,7 @@ from maxam.cluster.steps import Step, Steps
 from maxam.errors import JournalError, MaxamError
 from maxam.journal.disk import Disk
 from maxam.journal.encoding import Position
-from maxam.journal.identity import end_chain
+from maxam.journal.identity import with_chain
 
 _HOLD_S: Final = 0.02  # between two checks whether the disk or the event loop has caught up
 _PAUSE_S_MIN: Final = 0.5  # before all addresses are tried again; doubled each time
@@ -120,10 +120,7 @@ class Follower:
             judge: Called for each link. Returns a function that returns why the source's certificate is not valid now; empty if it is.
         """
         self.status = FollowStatus()
-        if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
-            chain = end_chain(folder, "changes", position.revision)
-            position = Position(position.revision, position.accepted_at_us, chain)
-        self.steps: Final = Steps(keeper, position)
+        self.steps: Final = Steps(keeper, with_chain(folder, position))
         self.entries = 0
         self.bytes = 0
         self.restarts = 0

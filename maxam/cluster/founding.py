@@ -12,9 +12,9 @@ from maxam.cluster.membership import Membership, read_membership, write_membersh
 from maxam.cluster.swap import swap_until_known
 from maxam.errors import JournalError
 from maxam.journal.disk import OsDisk
-from maxam.journal.encoding import SYNC_BYTES, Position
+from maxam.journal.encoding import SYNC_BYTES
 from maxam.journal.files import Journal, JournalSettings
-from maxam.journal.identity import end_chain
+from maxam.journal.identity import with_chain
 from maxam.journal.names import RENEW
 
 _TRIES: Final = 20  # of one entry, while the engine gives no answer
@@ -65,10 +65,7 @@ def found(log: Log, folder: str, *, force: bool = False, silence_s: float = _SIL
             )
         for _ in journal.recover(following=True):
             pass
-        position = journal.position
-        if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
-            chain = end_chain(folder, "changes", position.revision)
-            position = Position(position.revision, position.accepted_at_us, chain)
+        position = with_chain(folder, journal.position)
         incarnation = journal.incarnation or os.urandom(8).hex()
         there, note = log.head(), read_membership(folder, disk)
         cluster = os.urandom(CLUSTER_ID_BYTES)

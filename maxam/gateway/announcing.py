@@ -16,7 +16,7 @@ from maxam.cluster.entry import CLUSTER_ID_BYTES
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.log import Log, LogError, LogSize
 from maxam.cluster.logged import LoggedJournal
-from maxam.cluster.member import SILENT_S, OtherMember
+from maxam.cluster.member import SILENT_S, OtherMember, Role
 from maxam.cluster.membership import (
     Announcement,
     Membership,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from maxam.gateway.server import Gateway
 
 ANNOUNCE_S: Final = 1.0
+READY_S: Final = 1.0  # a member is ready while it was at the head within this time
 _TRIM_S: Final = 10.0
 _SIZE_S: Final = 5.0  # between two questions for the size of the log
 _STEP_S: Final = 10.0  # a journal is in step if it has what the log had this long ago
@@ -218,11 +219,10 @@ class Announcer:
         )
 
 
-def announcement_of(
-    member: "ClusterMember", settings: ClusterSettings, gateway: "Gateway", ready: bool
-) -> Announcement:
+def announcement_of(member: "ClusterMember", settings: ClusterSettings, gateway: "Gateway") -> Announcement:
     """Return what a member announces of itself now."""
     keeper = member.keeper
+    ready = member.machine.role is Role.FOLLOWING and member.lag_s < READY_S and member.able and gateway.fronts_loaded
     link = None if gateway.links is None else gateway.links.address
     return Announcement(
         settings.own_name,

@@ -1,7 +1,7 @@
 """The policy file of enrolled clients at the members of a cluster.
 
 Theory of operation. The leader appends each change of the file to the log, as an entry with the whole contents. The keeper of each
-member stores the file when it comes to that entry. So the file of a member that follows the log is as new as its journal.
+member stores the file when it comes to that entry, and the watch of files puts it into force. So the file of a member that follows the log is as new as its journal.
 
 A member that copies a journal misses the entries that the log has forgotten. It sets its own file aside, and announces that it is
 missing. The leader logs its contents again for such a member. Until then the member claims the lead later than others.
@@ -40,11 +40,7 @@ class EnrolledFile:
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        logged: LoggedJournal,
-        members: Callable[[], Mapping[str, Announcement]],
-        changed: Callable[[], None],
+        self, path: Path | None, logged: LoggedJournal, members: Callable[[], Mapping[str, Announcement]]
     ) -> None:
         """Take the file as it is.
 
@@ -52,13 +48,11 @@ class EnrolledFile:
             path: Of the file. None if this member reads none.
             logged: Journal of the leader.
             members: Returns the newest announcements.
-            changed: Called after the file was stored, on the keeper's thread.
         """
         self.problem = ""
         self._path: Final = path
         self._logged: Final = logged
         self._members: Final = members
-        self._changed: Final = changed
         self._again_s = 0.0
 
     @property
@@ -92,7 +86,6 @@ class EnrolledFile:
             log_event(logging.ERROR, "enrolled-file-failed", file=self._path, error=error)
         else:
             self.problem = ""
-            self._changed()
 
     def write(self, contents: bytes) -> None:
         """Replace the file at all members. When this returns, it is in the log and stored here. Blocks.
@@ -124,15 +117,18 @@ class EnrolledFile:
         except OSError as error:
             log_event(logging.ERROR, "enrolled-file-failed", file=self._path, error=error)
 
+    @property
+    def lacked(self) -> bool:
+        """Whether another member lacks the file, and this one has it. After `complete` it is False for some seconds."""
+        return self.state == PRESENT and time.monotonic() >= self._again_s and self._announced(MISSING)
+
     def complete(self) -> None:
-        """Log the contents again if a member lacks them. The leader calls it once a second, on a thread."""
-        if self._path is None or time.monotonic() < self._again_s or not self._announced(MISSING):
-            return
+        """Log the contents again for a member that lacks them, while this one leads. Blocks."""
         self._again_s = time.monotonic() + _AGAIN_S
+        if self._path is None:
+            return
         try:
             self._logged.keep_file(_NAME, self._path.read_bytes())
-        except FileNotFoundError:  # no client has been enrolled yet
-            pass
         except (OSError, LogError, JournalError) as error:
             log_event(logging.WARNING, "enrolled-file-failed", file=self._path, error=error, action="tried again")
 

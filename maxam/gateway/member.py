@@ -26,7 +26,7 @@ from maxam.cluster.log import Head, Log, LogError, LogFullError, LogLostError, S
 from maxam.cluster.log_place import LogPlace
 from maxam.cluster.log_reader import LogReader, entry_reader
 from maxam.cluster.logged import LoggedJournal
-from maxam.cluster.member import RESTART, Member, Peer, Role
+from maxam.cluster.member import RESTART, Member, OtherMember
 from maxam.cluster.membership import Announcement, read_membership
 from maxam.cluster.placing import find_place
 from maxam.cluster.steps import Step, Steps
@@ -48,7 +48,7 @@ from maxam.cluster.wishes import (
 )
 from maxam.config import Settings
 from maxam.errors import DiskFullError, JournalError
-from maxam.gateway.announcing import ANNOUNCE_S, Announcer, announcement_of
+from maxam.gateway.announcing import ANNOUNCE_S, READY_S, Announcer, announcement_of
 from maxam.gateway.audit import FOLLOWING
 from maxam.gateway.catching_up import catch_up
 from maxam.gateway.commit_loop import Written, exit_at_once
@@ -61,9 +61,8 @@ from maxam.gateway.log_facts import LogFacts
 from maxam.gateway.replica import Replica
 from maxam.gateway.role import Writer
 from maxam.journal.disk import OsDisk
-from maxam.journal.encoding import Position
 from maxam.journal.files import Journal
-from maxam.journal.identity import end_chain
+from maxam.journal.identity import with_chain
 from maxam.link_config import ClusterSettings, LinkSettings
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
     from maxam.gateway.server import Gateway
 
 _TICK_S: Final = 0.05
-_READY_S: Final = 1.0  # a member is ready while it was at the head within this time
 _DRAIN_S: Final = 0.5  # for what was read from clients before a handover
 _TELL_S: Final = 2.0  # for the last announcement of a member that a person must return
 _RANKS_OF_REFUSED: Final = 2  # a member whose files are refused claims this many ranks later
@@ -131,10 +129,7 @@ class ClusterMember:
         own = b"" if note is None else note.cluster
         self.machine: Final = Member(self._name, cluster.priority, cluster.lease_s, cluster.cut_off_s, own)
         self.facts: Final = LogFacts(self.machine, self._report_fact, self._report)
-        position = journal.position
-        if position.chain == 0 and position.revision > 0:  # recovered from a snapshot alone
-            chain = end_chain(self._folder, "changes", position.revision)
-            position = Position(position.revision, position.accepted_at_us, chain)
+        position = with_chain(self._folder, journal.position)
         self.keeper: Final = Keeper(journal, position, exit_at_once, SYNC_S_MAX)
         self._steps: Final = Steps(self.keeper, position)
         place = LogPlace(position, journal.extent, journal.incarnation)
@@ -142,9 +137,7 @@ class ClusterMember:
             log, self._name, journal, self.keeper, place, self.facts, cluster.block_bytes_max, cluster.log_bytes_max
         )
         self.announcer: Final = Announcer(cluster, self._folder, note, log, self.logged, self.keeper)
-        self.enrolled: Final = EnrolledFile(
-            settings.policy.enrolled, self.logged, lambda: self.announcer.members, lambda: self._tell(self._reload)
-        )
+        self.enrolled: Final = EnrolledFile(settings.policy.enrolled, self.logged, lambda: self.announcer.members)
         self.keeper.store_file = self.enrolled.store
         self.differences: Final = Differences(self._report)
         self._reader: Final = LogReader(log, self.logged, self._steps, self.facts)
@@ -153,7 +146,7 @@ class ClusterMember:
         self.suspended = False
         self.refused = ""
         self.copied = False
-        self._at_head_s = time.monotonic() - _READY_S  # the lag counts from the start
+        self._at_head_s = time.monotonic() - READY_S  # the lag counts from the start
         self._applied = 0  # index of the last entry that the broker has applied
         self._ending = False
         self._stops_after_handover = False
@@ -215,7 +208,7 @@ class ClusterMember:
     @property
     def as_of_us(self) -> int:
         """The time of the state that is shown here, microseconds since the epoch."""
-        current = self.leads or self.lag_s < _READY_S
+        current = self.leads or self.lag_s < READY_S
         return max(time.time_ns() // 1000 if current else 0, self._steps.applied.accepted_at_us)
 
     @property
@@ -304,18 +297,14 @@ class ClusterMember:
 
     def stop(self) -> bool:
         """Begin to hand over, if this member leads and another one can. Return False if there is nothing to hand over."""
-        if not self.leads or self._ending:
-            return False
-        wishes = self.machine.handover_asked(time.monotonic(), "", 0)
-        if any(isinstance(wish, ReadAgain) for wish in wishes):
+        if not self.leads or self._ending or self.hand_over("", 0):
             return False
         self._stops_after_handover = True
-        self._do(wishes)
         return True
 
-    def hand_over(self, successor: str) -> str:
-        """Begin to hand over to a member, or to the first in rank; return why not, empty if it begins."""
-        wishes = self.machine.handover_asked(time.monotonic(), successor, RESTART)
+    def hand_over(self, successor: str, status: int = RESTART) -> str:
+        """Begin to hand over to a member, or to the first in rank; return why not, empty if it begins. Then end with a status."""
+        wishes = self.machine.handover_asked(time.monotonic(), successor, status)
         for wish in wishes:
             if isinstance(wish, ReadAgain):
                 return wish.why
@@ -515,31 +504,27 @@ class ClusterMember:
     # once a second
 
     @property
-    def _able(self) -> bool:
+    def able(self) -> bool:
+        """Whether the disk has room, so that this member may lead."""
         return not self.keeper.disk_full and self._gateway.watermarks.free_bytes != 0
 
-    def _learned(self, now_s: float, peers: dict[str, Peer]) -> None:
+    def _learned(self, now_s: float, peers: dict[str, OtherMember]) -> None:
         self.machine.announced(now_s, peers)
         live = self.announcer.live if self.leads else []
         self.differences.compare(now_s, self._announcement(), live, self._gateway.watermarks.memory_used_bytes)
         if self.leads:
-            self._nursery.start_soon(self._call, self.enrolled.complete)
             self._check_fitness()
+            if self.enrolled.lacked:
+                self._nursery.start_soon(self._call, self.enrolled.complete)
 
     def _check_fitness(self) -> None:
-        able = self._able
+        able = self.able
         refused = any(state.failure for state in self._gateway.reloader.items.values())
         later = _RANKS_OF_REFUSED if refused or self.enrolled.stale else 0
         self._take(lambda: self.machine.fitness(time.monotonic(), able, later))
 
     def _announcement(self) -> Announcement:
-        following = self.machine.role is Role.FOLLOWING and self.lag_s < _READY_S
-        ready = following and self._able and self._gateway.fronts_loaded
-        return announcement_of(self, self._cluster, self._gateway, ready)
-
-    def _reload(self) -> list[Wish]:
-        self._gateway.reloader.ask("enrolment")
-        return []
+        return announcement_of(self, self._cluster, self._gateway)
 
     def _report(self, event: str, level: int = logging.INFO, **facts: Any) -> None:  # noqa: ANN401  # of any event
         head = self.machine.head

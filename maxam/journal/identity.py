@@ -116,6 +116,14 @@ def end_chain(folder: str | os.PathLike[str], records: Records, revision: int) -
     return 0
 
 
+def with_chain(folder: str | os.PathLike[str], position: Position) -> Position:
+    """Return the position of a recovered journal's end, with its chain: one that is recovered from a snapshot alone has none yet."""
+    if position.chain or not position.revision:
+        return position
+    chain = end_chain(folder, "changes", position.revision)
+    return Position(position.revision, position.accepted_at_us, chain)
+
+
 def find_block(
     folder: str | os.PathLike[str], records: Records, segment: Segment, chain: int, hint: int = 0
 ) -> int | None:

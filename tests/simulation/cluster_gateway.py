@@ -118,7 +118,8 @@ class _Role(ClusterMember):  # type: ignore[misc]  # the simulation records it
         await super()._lead(head)
 
     def _check_fitness(self) -> None:
-        self._process.cluster.check_queues(self._process)  # the queues were made again just now
+        if not self.leads:
+            self._process.cluster.check_queues(self._process)  # the queues were made again just now
         super()._check_fitness()
 
     async def _copy(self) -> None:

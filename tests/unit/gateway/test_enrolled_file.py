@@ -22,7 +22,6 @@ class Members:
         self.log = begun()
         self.sites = {name: Site(self.log, name) for name in "ab"}
         self.paths = {name: folder / f"{name}.toml" for name in "ab"}
-        self.changed: list[str] = []
         self.files = {name: self._file(name) for name in "ab"}
         self.sites["a"].lead()
 
@@ -31,7 +30,7 @@ class Members:
             return {name: SimpleNamespace(enrolled=one.state) for name, one in self.files.items()}
 
         site = self.sites[name]
-        file = EnrolledFile(self.paths[name], site.logged, members, lambda: self.changed.append(name))
+        file = EnrolledFile(self.paths[name], site.logged, members)
         site.keeper.store_file = file.store
         return file
 
@@ -47,10 +46,8 @@ def test_all_members_store_what_the_leader_writes(tmp_path: Path) -> None:
     assert [one.state for one in members.files.values()] == [MISSING, MISSING]
     members.files["a"].write(TEXT)
     assert members.paths["a"].read_bytes() == TEXT
-    assert members.changed == ["a"]
     members.follow()
     assert members.paths["b"].read_bytes() == TEXT
-    assert members.changed == ["a", "b"]
     assert not members.files["b"].degraded()
 
 
@@ -65,16 +62,14 @@ def test_a_member_that_copied_gets_the_file_again(tmp_path: Path) -> None:
     assert members.files["b"].stale
     [why] = members.files["b"].degraded()
     assert why.startswith("enrolled-file:")
+    assert members.files["a"].lacked
     members.files["a"].complete()
-    count = len(members.log.entries)
-    members.files["a"].complete()
-    assert len(members.log.entries) == count, "not each second"
+    assert not members.files["a"].lacked, "not each second"
     members.follow()
     assert members.paths["b"].read_bytes() == TEXT
     assert members.files["b"].state == PRESENT
     members.files["a"]._again_s = 0.0
-    members.files["a"].complete()
-    assert len(members.log.entries) == count
+    assert not members.files["a"].lacked
 
 
 def test_a_leader_without_the_file_overwrites_none(tmp_path: Path) -> None:
@@ -82,6 +77,7 @@ def test_a_leader_without_the_file_overwrites_none(tmp_path: Path) -> None:
     members = Members(tmp_path)
     members.paths["b"].write_bytes(TEXT)
     before = len(members.log.entries)
+    assert not members.files["a"].lacked
     members.files["a"].complete()
     with pytest.raises(ConfigurationError):
         members.files["a"].write(b"new")
@@ -129,7 +125,7 @@ def test_a_disk_without_room_is_tried_again_and_a_fault_is_shown(
 def test_a_member_that_reads_no_such_file_stores_none(tmp_path: Path) -> None:
     """Nothing is written, and nothing is missing."""
     site = Site(begun(), "a")
-    file = EnrolledFile(None, site.logged, dict, lambda: pytest.fail("nothing changed"))
+    file = EnrolledFile(None, site.logged, dict)
     file.store("policy-enrolled.toml", TEXT)
     file.set_aside()
     file.complete()
