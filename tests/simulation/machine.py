@@ -23,10 +23,12 @@ from maxam.gateway.server_connection import ServerConnection
 from maxam.gateway.snapshot import build_snapshot
 from maxam.journal import retention
 from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.scan import ALIGNED_BYTES
 from maxam.records import Change
 from tests.simulation.disk import KILL, Killed, SimulatedDisk
 from tests.simulation.files import chain_of
 from tests.simulation.loop import Loop, Task
+from tests.simulation.model import Violation
 
 FOLDER = "/journal"
 STORED = JournalSettings(segment_bytes_max=3000, segment_age_s_max=3600.0, reserve_bytes=4096)
@@ -64,6 +66,10 @@ class Machine:
         for records in self.journal.recover_blocks(known=self.broker.store.topics):
             self.broker.replay_block(records)
             self.judged += [one for one in records if type(one) is Change and one.validation.schema_version]
+        for tail in self.journal.torn_tails:
+            rest = bytes(disk.files[tail.kept].data) if tail.kept else b"unknown"
+            if (tail.offset + tail.length) % ALIGNED_BYTES == 0 and not rest.strip(b"\0"):
+                raise Violation(f"{tail.path}: room allocated ahead was taken for the remains of a write")
         self.broker.recovered(loop.now_s, self.journal.head, self.journal.accepted_at_us, self.journal.floor)
         self.broker.incarnation = self.journal.incarnation
         self.journal.keep_schemas(sources.registry.texts())

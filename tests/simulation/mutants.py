@@ -41,6 +41,7 @@ class Mutant:
         attending: Only the simulation of a venue with last wills, presence and values that expire can notice it.
         selective: Only those with selectors, or those that take over sessions and see restored journals.
         json: Only clients that get JSON can notice it.
+        ahead: Only the simulation of a venue whose open segment ends in zeros can notice it.
         first: The seed to begin with. A mutant that is rarely noticed is searched for where it was noticed once.
     """
 
@@ -54,6 +55,7 @@ class Mutant:
     selective: bool = False
     attending: bool = False
     json: bool = False
+    ahead: bool = False
 
     @property
     def compiled(self) -> bool:

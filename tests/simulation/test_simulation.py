@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.simulation.__main__ import main, venue_ahead
+from tests.simulation.ahead_mutants import AHEAD_MUTANTS
 from tests.simulation.alike import alike
 from tests.simulation.attendance_mutants import ATTENDANCE_MUTANTS
 from tests.simulation.json_mutants import JSON_MUTANTS
@@ -96,7 +97,7 @@ def test_simulated_worlds_are_not_idle() -> None:
     assert sum(attendance.expired for attendance in attendances) > 5
 
 
-@each_of((*MUTANTS, *REFINED_MUTANTS, *ATTENDANCE_MUTANTS, *JSON_MUTANTS))
+@each_of((*MUTANTS, *REFINED_MUTANTS, *ATTENDANCE_MUTANTS, *JSON_MUTANTS, *AHEAD_MUTANTS))
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     """Each bug put in on purpose is noticed by the model or by the simulation."""
     require_noticed(
@@ -109,6 +110,8 @@ def _simulate(mutant: Mutant, seed: int) -> None:
     if mutant.attending:
         if seed % 2:  # as the others have no last wills
             simulate(seed)
+    elif mutant.ahead:
+        venue_ahead(seed)
     elif mutant.json:
         as_json(random.Random(seed))  # noqa: S311 - a simulation, not a secret
     elif mutant.selective:

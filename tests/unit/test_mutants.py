@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.simulation.ahead_mutants import AHEAD_MUTANTS
 from tests.simulation.attendance_mutants import ATTENDANCE_MUTANTS
 from tests.simulation.bridge_mutants import BRIDGE_MUTANTS
 from tests.simulation.cluster_mutants import CLUSTER_MUTANTS
@@ -19,6 +20,7 @@ def test_each_mutant_quotes_a_text_that_is_there() -> None:
         *REFINED_MUTANTS,
         *ATTENDANCE_MUTANTS,
         *JSON_MUTANTS,
+        *AHEAD_MUTANTS,
         *BRIDGE_MUTANTS,
         *CLUSTER_MUTANTS,
         *CLUSTER_VENUE_MUTANTS,
