@@ -170,7 +170,10 @@ class Gateway:
         )
         self.owed_watch: Final = OwedWatch(broker, self.watermarks.memory_bytes_max, self.committer.schedule_commit)
         self._segment_bytes_max: Final = segment_bytes_max(settings.journal, disk_bytes(settings.journal.folder))
-        self.snapshots: Final = Snapshots(settings.journal, limits, broker, self._disk_nearly_full, self.clock.now_us)
+        seal = partial(self.committer.call, journal.seal) if role.seals else None
+        self.snapshots: Final = Snapshots(
+            settings.journal, limits, broker, self._disk_nearly_full, self.clock.now_us, seal
+        )
         self.supervisor: Final = Supervisor()
         self.loop_lag: Final = LoopLag()
         self.holdings: Final = Holdings(limits)

@@ -44,6 +44,13 @@ _EXPIRE_LOOK_S: Final = 600.0  # how often it checks for segments that are too o
 _FULL_LOOK_S: Final = 1.0  # how often it checks whether the disk has become full, or a segment was sealed
 _NICENESS: Final = 19
 _URGENT_TIMES: Final = 2  # a build is urgent from this many times `snapshot_segments` on: recovery takes too long
+_URGENT_CHANGES: Final = 3  # the same of the changes that begin a build: one that gets a core ends before
+# Seconds of a start by its parts, measured with a million topics: docs/develop/performance.md, "Start after a saturated gateway".
+_START_S: Final = 0.6  # Python, its modules, TLS, schemas
+_TOPIC_S: Final = 2.0e-6  # a topic of the snapshot
+_CHANGE_S: Final = 2.8e-6  # a change after it: it replaces a value that is in no cache
+_RESTART_S: Final = 2.7  # changes that come while a snapshot is built take the rest of 3 s
+_VALUES_PER_CHANGE_MAX: Final = 4  # what a snapshot may write for each change after the one before
 FULL: Final = "full"
 URGENT: Final = "urgent"
 _NOTHING: Final = "nothing new"
@@ -51,6 +58,15 @@ _EXPIRED: Final = "expired "  # begins a line of what was removed
 _INDEXED_MAX: Final = (
     16  # old segments without an index in one run, some seconds each: the next snapshot must not wait for thousands
 )
+
+
+def changes_max(topics: int) -> int:
+    """Return after how many changes the next snapshot is due: a start of this many topics would take _RESTART_S.
+
+    With more topics than that allows, the bound on what snapshots write counts.
+    """
+    left_s = _RESTART_S - _START_S - topics * _TOPIC_S
+    return max(int(left_s / _CHANGE_S), topics // _VALUES_PER_CHANGE_MAX)
 
 
 def segments_since_snapshot(folder: str, disk: Disk) -> int:
@@ -132,6 +148,7 @@ class Snapshots:
         broker: Broker,
         full: Callable[[], bool],
         wall_us: Callable[[], int],
+        seal: Callable[[], None] | None = None,
     ) -> None:
         """Make one that has not checked anything yet.
 
@@ -141,18 +158,22 @@ class Snapshots:
             broker: Its topics show how large a snapshot will be. Its counters count.
             full: Returns True if the disk is full, or will be soon.
             wall_us: Returns the time, microseconds since the epoch.
+            seal: Has the open segment sealed soon, so that a snapshot can stand for it. None if another journal decides that.
         """
         self._settings: Final = settings
         self._limits: Final = limits
+        self._broker: Final = broker
         self._counters: Final = broker.counters
         self._full: Final = full
         self._wall_us: Final = wall_us
+        self._seal: Final = seal
         self._size: Final = SnapshotSize(broker.store)
         self._folder: Final = os.fspath(settings.folder)
         self.retention_bytes_max = 0
         self.no_room = 0
         self._reserved = 0
         self._newest_bytes = 0
+        self._newest_revision = 0  # of the newest snapshot
         self._disk_bytes = 0
         self._segments_changed_ns = 0  # when names in the folder of segments changed last
 
@@ -166,7 +187,10 @@ class Snapshots:
         ]
 
     async def run(self) -> None:
-        """Start a build whenever enough segments were sealed since the last one, or the disk is full; one at a time, until cancelled.
+        """Start a build whenever a start would take too long, or the disk is full; one at a time, until cancelled.
+
+        A start takes too long if enough segments were sealed since the last build, or enough changes were made. The open segment is
+        sealed for those.
 
         A build that is under way then is ended: its temporary file is worth nothing and is removed by the next.
         """
@@ -187,7 +211,7 @@ class Snapshots:
                 if full:
                     wanted = sealed > 0 or await trio.to_thread.run_sync(lagging, self._folder, OsDisk()) > 0
                 else:
-                    wanted = sealed >= self._settings.snapshot_segments
+                    wanted = sealed >= self._wanted_segments
                 if not wanted:
                     if began_s < expire_look_s and not full:
                         continue
@@ -196,10 +220,13 @@ class Snapshots:
                     if not await trio.to_thread.run_sync(retention.due, self._folder, OsDisk(), rules, now_us):
                         continue
                 done = None
-                if not full and sealed < self._urgent_segments:
+                if not full and sealed < self._urgent_segments and not self._behind(_URGENT_CHANGES):
                     done = await self._build_unless_urgent(rules)
                 if done is None:
+                    if self._seal is not None and not full and self._behind():
+                        self._seal()  # takes less time than the process to begin
                     done = await self._build(rules, *([FULL] if full else []), URGENT)
+                await self._find_sizes()
             except OSError as error:  # no process to be had, or the folder cannot be listed: the broker does without
                 self._failed(error, None)
                 failed = True
@@ -229,12 +256,26 @@ class Snapshots:
         if self._full():
             await trio.sleep(wait_s)
             return
+        asked = failed or self._seal is None
         with trio.move_on_after(wait_s):
             while not self._full():  # the committer knows nothing of us
                 await trio.sleep(_FULL_LOOK_S)
                 await self._keep_room()
-                if not failed and await self._has_sealed(self._settings.snapshot_segments):
+                if not asked and self._seal is not None and self._behind():
+                    asked = True  # once: the segment that comes next would be small
+                    self._seal()
+                if not failed and await self._has_sealed(self._wanted_segments):
                     return
+
+    def _behind(self, times: int = 1) -> bool:
+        """Return True if as many changes came after the newest snapshot as make one due, or that many times."""
+        changes = self._broker.committed_revision - self._newest_revision
+        return changes > times * changes_max(len(self._broker.store.topics))
+
+    @property
+    def _wanted_segments(self) -> int:
+        """How many sealed segments begin a build now."""
+        return 1 if self._behind() else self._settings.snapshot_segments
 
     @property
     def _urgent_segments(self) -> int:
@@ -254,7 +295,7 @@ class Snapshots:
 
     async def _find_sizes(self) -> None:
         self._disk_bytes = await trio.to_thread.run_sync(disk_bytes, self._settings.folder)
-        self._newest_bytes = await trio.to_thread.run_sync(_newest_bytes, self._folder)
+        self._newest_revision, self._newest_bytes = await trio.to_thread.run_sync(_newest, self._folder)
         self.retention_bytes_max = retention_bytes_max(self._settings, self._disk_bytes)
 
     async def _keep_room(self) -> None:
@@ -277,7 +318,7 @@ class Snapshots:
                 urgent = False
                 while not urgent:
                     await trio.sleep(_FULL_LOOK_S)
-                    urgent = await self._has_sealed(self._urgent_segments)
+                    urgent = self._behind(_URGENT_CHANGES) or await self._has_sealed(self._urgent_segments)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
@@ -322,11 +363,11 @@ def _changed_ns(folder: str) -> int:
     return os.stat(f"{folder}/segments").st_mtime_ns  # noqa: PTH116 - the folder is a string
 
 
-def _newest_bytes(folder: str) -> int:
-    """Return the size of the newest snapshot, 0 when there is none."""
+def _newest(folder: str) -> tuple[int, int]:
+    """Return revision and size of the newest snapshot, 0 and 0 when there is none."""
     disk = OsDisk()
     snapshots = list_snapshots(f"{folder}/snapshots", disk)
-    return disk.size(snapshots[-1][1]) if snapshots else 0
+    return (snapshots[-1][0], disk.size(snapshots[-1][1])) if snapshots else (0, 0)
 
 
 def _reserve(folder: str, size: int) -> bool:

@@ -434,6 +434,23 @@ def test_the_gateway_builds_snapshots_by_itself(
         assert values(gateway) == before
 
 
+def test_the_gateway_seals_its_segment_for_a_snapshot_that_is_due(
+    files: GatewayFolder, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After enough changes a snapshot appears although no segment has rolled; a start after a kill loses nothing."""
+    hurried = "import maxam.gateway.snapshot as s; s.changes_max = lambda topics: 10; "
+    monkeypatch.setattr(gateway_process, "RUN", hurried + gateway_process.RUN)
+    with files.start() as gateway:
+        publish_rounds(gateway, range(5))
+        wait_for(lambda: "snapshot-built" in gateway.log())
+        publish_rounds(gateway, range(5, 6))
+        before = values(gateway)
+        gateway.kill()
+    assert list((journal / "snapshots").glob(f"{'[0-9]' * 20}.avro"))
+    with files.start() as gateway:
+        assert values(gateway) == before
+
+
 def test_a_killed_build_leaves_nothing_harmful(files: GatewayFolder, journal: Path) -> None:
     """A snapshot process killed while it writes: the gateway starts as before, and the next build clears the rest away."""
     files.configure(journal=SMALL_SEGMENTS)
