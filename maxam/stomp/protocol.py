@@ -70,6 +70,7 @@ class Protocol:
         "_passed",
         "_readers",
         "_reads_credentials",
+        "_type",
         "_virtual_hosts",
         "closed",
         "host",
@@ -101,6 +102,7 @@ class Protocol:
         self._readers: Mapping[bytes, _Reader] | None = None  # None before CONNECT
         self._names: list[bytes] | None = None  # `Frame.names` of the last SEND, if it had nothing special
         self._passed: tuple[bytes, ...] = ()  # those of them that are user headers
+        self._type: bytes | None = None  # its content-type
 
     @property
     def unfinished_bytes(self) -> int:
@@ -133,13 +135,19 @@ class Protocol:
                 command = frame.command
                 if command == b"SEND":  # nearly every frame: without the table
                     names = frame.names
-                    if names is not None and names is self._names:
+                    type_ = self._type
+                    if (
+                        names is not None
+                        and names is self._names
+                        and (type_ is None or frame.headers[CONTENT_TYPE] == type_)
+                    ):
                         events.append(self._send_alike(frame))
                     else:
                         event = _send(frame, limits)
                         events.append(event)
-                        self._names = names if event.condition is None else None
+                        self._names = names if event.condition is None and type(event) is Send else None
                         self._passed = tuple([name for name, _ in event.headers])
+                        self._type = frame.headers.get(CONTENT_TYPE)
                     continue
                 events.append(readers[command](frame, limits))
                 if command == b"DISCONNECT":
@@ -153,7 +161,7 @@ class Protocol:
         return events
 
     def _send_alike(self, frame: Frame) -> Send:
-        """Read a SEND whose headers have the names of the last one's."""
+        """Read a SEND whose headers have the names of the last one's, and whose content-type is the same."""
         headers = frame.headers
         passed = self._passed
         return Send(

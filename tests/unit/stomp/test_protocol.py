@@ -53,11 +53,11 @@ def event_of(data: bytes, version: int = VERSION_1_2) -> Event:
 
 
 def described(event: Event) -> object:
-    """Return the fields of a SEND, its condition too, to compare."""
+    """Return kind and fields of a SEND, its condition too, to compare."""
     assert isinstance(event, Send)
     condition = event.condition
     compared = condition and (condition.source, condition.number, condition.expected, condition.problem)
-    return (event.destination, event.body, event.headers, event.receipt, compared)
+    return (type(event), event.destination, event.body, event.headers, event.receipt, compared)
 
 
 def error_of(data: bytes, version: int = VERSION_1_2, skip: int = 0) -> ProtocolError:
@@ -302,7 +302,7 @@ class TestSend:
         assert b"if-revision" not in dict(event.headers)
 
     def test_what_the_names_tell_is_found_once(self) -> None:
-        """A SEND after others, with the same header names or not, is read as it is alone."""
+        """A SEND after another one, with the same header names or not, is read as it is alone."""
         heads = [
             b"destination:X/a",
             b"destination:X/b\nreceipt:1",
@@ -314,6 +314,8 @@ class TestSend:
             b"destination:X/c\r\nu:4\r\nreceipt:3\r",
             b"destination:X/c\nsource:s\nsource-revision:1",
             b"destination:X/c\nif-revision:0",
+            b"destination:X/c\ncontent-type:application/json",
+            b"destination:X/c\ncontent-type:avro/binary",
         ]
         frames = [b"SEND\n" + head + b"\n\n\0" for one in heads for two in heads for head in (one, one, two, two)]
         alone = {frame: event_of(frame) for frame in frames}
