@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import trio
+from trio.testing import MockClock
 from wsproto.events import Ping, TextMessage
 
 from maxam.config import Limits
@@ -163,6 +164,31 @@ def test_a_slow_upgrade_and_a_late_connect_are_cut_off(site: Site) -> None:
                 await trio.sleep(0.002)
 
     run(test)
+
+
+def test_the_time_of_upgrade_and_connect_is_15_s(site: Site) -> None:
+    """By default 15 s after its handshake. The clock is simulated: it stands nearly still unless the test moves it."""
+    clock = MockClock(rate=0.01)
+
+    async def test() -> None:
+        async with living(site, web=WEB) as gateway:
+            web = gateway.gateway.web
+            assert web is not None
+            begun_s = trio.current_time()
+            silent, upgraded = [await dial(gateway) for _ in range(2)]
+            await upgraded.upgrade()
+            clock.jump(begun_s + 14.0 - trio.current_time())
+            with trio.move_on_after(0.01) as waited:  # a second
+                await upgraded.receive_some()
+            assert waited.cancelled_caught
+            assert web.open == 2
+            clock.jump(begun_s + 16.0 - trio.current_time())
+            assert b"message:no CONNECT\n" in await upgraded.receive_some()
+            assert await silent.tls.receive_some() == b""
+            for stream in (silent, upgraded):
+                await stream.aclose()
+
+    trio.run(test, clock=clock)
 
 
 async def _trickle(stream: WebStream) -> None:
