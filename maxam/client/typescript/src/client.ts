@@ -65,6 +65,7 @@ export class Client {
   readonly #emitter = new Emitter<{ state: ClientState }>();
   #state: ClientState = { status: "idle" };
   #connection: Connection | undefined;
+  #open = false; // CONNECT was sent on the connection
   #abort: AbortController | undefined; // of the credential
   #cancelRetry: (() => void) | undefined;
   #session: string | undefined;
@@ -101,8 +102,9 @@ export class Client {
     if (this.#state.status === "closed") map.fail(this.#state.error ?? closedError());
     if (map.state.status === "closed") return map;
     this.#maps.set(id, map as LiveMap<unknown>);
-    if (this.#state.status === "connected" && this.#connection) map.attach(this.#connection);
-    else this.#start();
+    if (this.#open && this.#connection) map.attach(this.#connection);
+    if (this.#state.status === "connected") map.connected();
+    this.#start();
     return map;
   }
 
@@ -183,6 +185,11 @@ export class Client {
         timeoutMs,
         this.#clock,
         {
+          // SUBSCRIBE does not wait for CONNECTED, which saves a round trip.
+          opened: () => {
+            this.#open = true;
+            for (const map of this.#maps.values()) map.attach(connection);
+          },
           connected: (answer) => this.#connected(answer),
           message: (frame) => {
             for (const map of this.#maps.values()) if (map.take(frame)) break;
@@ -225,15 +232,16 @@ export class Client {
     this.#session = headers.session ?? this.#session;
     this.#connectedAt = this.#clock.now();
     this.#refusals = 0;
-    const connection = this.#connection as Connection;
+    const maps = [...this.#maps.values()];
     this.#set({ status: "connected", session: headers.session ?? "", server: headers.server ?? "" });
-    for (const map of this.#maps.values()) map.attach(connection);
+    for (const map of maps) map.connected();
   }
 
   #ended(error: MaxamError): void {
     if (this.#state.status === "closed") return;
     const stable = this.#connectedAt !== undefined && this.#clock.now() - this.#connectedAt >= STABLE_MS;
     this.#connection = undefined;
+    this.#open = false;
     this.#connectedAt = undefined;
     const refused = CREDENTIAL_CODES.has(error.code);
     if (refused) this.#refusals += 1;

@@ -16,6 +16,8 @@ export type OutHeaders = Readonly<Record<string, string | undefined>>;
 
 /** Takes the events of a connection. `ended` is the last one, and comes once. */
 export interface ConnectionEvents {
+  /** CONNECT was written. Frames may follow at once: the gateway reads them when it has accepted CONNECT. */
+  opened(): void;
   connected(headers: Headers): void;
   message(frame: Frame): void;
   /** All frames that came together were handed out. */
@@ -59,7 +61,11 @@ export class Connection {
       this.#end(new MaxamError("connect-timeout", `No CONNECTED from ${url} in time.`, { temporary: true })),
     );
     this.#channel = transport.open(url, {
-      opened: () => this.#over || this.#write(connect),
+      opened: () => {
+        if (this.#over) return;
+        this.#write(connect);
+        events.opened();
+      },
       received: (bytes) => this.#received(bytes),
       ended: (error) => this.#end(error),
     });

@@ -189,15 +189,13 @@ export class LiveMap<T> implements Iterable<[string, Entry<T>]> {
   /** Unsubscribe. The entries stay as they are. */
   readonly close = (): void => this.#close(undefined);
 
-  /** @internal Subscribe on a new connection. */
+  /** @internal Subscribe on a new connection, which may not be connected yet. */
   attach(link: Link): void {
     if (this.#state.status === "closed") return;
     const { selector, minIntervalMs, changesOnly, fields, format, metadata } = this.#options;
     this.#link = link;
     this.#full = this.#since === undefined;
     this.#seen = new Set();
-    // A topic counts as fresh until this subscription is notified of the contrary.
-    this.#report([...this.#entries.values()].flatMap((entry) => (entry.stale ? this.#mark(entry.topic) : [])));
     const yes = (option: boolean | undefined) => (option ? "true" : undefined);
     const request = link.request("SUBSCRIBE", {
       id: this.#id,
@@ -222,6 +220,13 @@ export class LiveMap<T> implements Iterable<[string, Entry<T>]> {
         if (!error.temporary || (error.receipt !== undefined && endsSubscription(error))) this.#close(error);
       },
     );
+  }
+
+  /** @internal The gateway has accepted the connection. */
+  connected(): void {
+    if (this.#state.status === "closed") return;
+    // A topic counts as fresh until this subscription is notified of the contrary.
+    this.#report([...this.#entries.values()].flatMap((entry) => (entry.stale ? this.#mark(entry.topic) : [])));
     this.#set({ status: "loading" });
   }
 

@@ -7,6 +7,7 @@ import {
   Client,
   type ClientOptions,
   type ClientState,
+  type Entry,
   type LiveMap,
   type MaxamError,
   type Saved,
@@ -26,6 +27,14 @@ function world(options: Partial<ClientOptions> = {}) {
 
 function held(map: LiveMap<unknown>): Record<string, unknown> {
   return Object.fromEntries([...map].map(([topic, entry]) => [topic, entry.value]));
+}
+
+async function entryOf(topic: string): Promise<Entry<unknown>> {
+  const { clock, gateway, client } = world();
+  gateway.publish(topic, 0);
+  const map = client.values(topic);
+  await clock.pass(1);
+  return map.get(topic) as Entry<unknown>;
 }
 
 const errorOf = (state: { status: string; error?: MaxamError | undefined }) =>
@@ -528,6 +537,53 @@ test("the first connection is opened while the ticket is fetched, and has what c
   await clock.pass(1);
   assert.equal(map.synced, true);
   assert.equal(gateway.opened, 1);
+});
+
+test("SUBSCRIBE follows CONNECT at once, and a refused CONNECT changes nothing in the map", async () => {
+  const { clock, gateway, client, states } = world({ pause: { minMs: 1000 } }); // 2 s after the first loss
+  gateway.faults = () => ({ delay: 100 });
+  const map = client.values("X/*", { since: "1.1", entries: [["X/1", { ...(await entryOf("X/1")), stale: "overdue" }]] });
+  const seen: string[] = [];
+  map.on("state", ({ status }) => seen.push(status));
+  map.on("update", (changes) => seen.push(...changes.map(({ kind }) => kind)));
+  gateway.publish("X/1", 1);
+  gateway.refuse = ({ command }) => (command === "CONNECT" ? "too many connects" : undefined);
+  await clock.pass(50);
+  assert.deepEqual(
+    gateway.received.map(({ command }) => command),
+    ["CONNECT"],
+  );
+  await clock.pass(100);
+  assert.deepEqual(seen, ["waiting"]);
+  assert.equal(map.get("X/1")?.stale, "overdue");
+  gateway.refuse = () => undefined;
+  await clock.pass(1980);
+  assert.deepEqual(
+    gateway.received.map(({ command }) => command),
+    ["CONNECT", "CONNECT", "SUBSCRIBE"],
+  );
+  assert.deepEqual(seen, ["waiting"]);
+  await clock.pass(100);
+  assert.deepEqual(seen, ["waiting", "fresh", "loading", "live"]);
+  assert.deepEqual(
+    states.map(({ status }) => status),
+    ["connecting", "waiting", "connecting", "connected"],
+  );
+});
+
+test("a map that is made while the client connects subscribes at once", async () => {
+  const { clock, gateway, client } = world();
+  gateway.faults = () => ({ delay: 100 });
+  client.values("X/*");
+  await clock.pass(50);
+  client.values("Y/*");
+  client.on("state", () => client.values("Z/*"));
+  await clock.pass(200);
+  assert.deepEqual(
+    gateway.received.slice(1, 4).map(({ headers }) => headers.destination),
+    ["X/*", "Y/*", "Z/*"],
+  );
+  assert.equal(gateway.count("SUBSCRIBE"), 3);
 });
 
 test("a connection that was lost while the ticket was fetched is made again", async () => {
