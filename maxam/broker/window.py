@@ -13,12 +13,16 @@ more must show a higher rate twice, unless the link decides, as once may be chan
 rate. When the rate of the usual size changes much, the consumer or the link has changed, and earlier trials are forgotten. Messages after
 which nothing waited show nothing about the consumer, and void the spell.
 
+Nothing is known before the first ACK, and at most one flight can grow old. So the first flight is larger than the size after it, as a page
+that loads waits for a round trip for each flight. The ACKs of it do not raise the floor: a client covers at once what came at once.
+
 Invariants: floor <= size <= limit, where the floor is one more than the most messages one ACK has covered.
 """
 
 from typing import Final, final
 
-WINDOW_INITIAL: Final = 10
+WINDOW_FIRST: Final = 64  # before the first ACK
+WINDOW_INITIAL: Final = 10  # after it
 STALL_TIMEOUT_MIN_S: Final = 0.1
 _SPELL_MESSAGES: Final = 128  # enough to compare rates, or
 _SPELL_S: Final = 0.5  # this long for a slow consumer, but never less than a round
@@ -48,6 +52,7 @@ class Window:
     __slots__ = (
         "_acked",
         "_covered_max",
+        "_first",
         "_fixed",
         "_from_acked",
         "_from_s",
@@ -73,13 +78,14 @@ class Window:
     def __init__(self, limit: int, fixed: bool, now_s: float) -> None:
         self.limit: Final = limit
         self._fixed: Final = fixed
-        self.size = limit if fixed else min(WINDOW_INITIAL, limit)
+        self._first = 0 if fixed else min(WINDOW_FIRST, limit)  # messages whose ACKs do not raise the floor
+        self.size = self._first or limit
         self.round_trip_s = 0.0
         self._round_trip_span_s = 0.0  # smallest of the present span
         self._round_trip_since_s = now_s
         self._acked = 0
         self._covered_max = 1
-        self._usual = self.size  # the size that trials depart from
+        self._usual = limit if fixed else min(WINDOW_INITIAL, limit)  # the size that trials depart from
         self._rate = 0.0  # of the last spell of the usual size, messages per second
         self._trial = False
         self._once = False  # this trial of more has shown a higher rate, once
@@ -89,7 +95,7 @@ class Window:
         self._too_few = 0  # tried in vain since `_usual` changed, by more than a quarter fewer; 0 if none was
         self._size_since_acked = 0  # a message stamped with at least this was sent under the present size
         self._started = False  # the spell has begun
-        self._stalled = False  # the size is doubled until the next ACK
+        self._stalled = not fixed  # the size is larger until the next ACK
         self._from_s = now_s  # when it began, and
         self._from_acked = 0  # how many messages were acked then
         self._round_end = 0  # how many more are acked when the present round of it is complete
@@ -117,7 +123,8 @@ class Window:
             now_s: When it was read.
         """
         self._acked += covered
-        self._covered_max = max(self._covered_max, covered)
+        if self._acked > self._first:
+            self._covered_max = max(self._covered_max, covered)
         if self._fixed:
             return
         sent_s, acked_then, idle = stamp

@@ -564,6 +564,21 @@ class TestConnect:
             assert all(name in error(client.frames).body.decode() for name in hosts if name != "*")
             assert ended(client)
 
+    @pytest.mark.parametrize("host", ["MAXVAPI", "elsewhere"])
+    def test_frames_may_follow_connect(self, host: str) -> None:
+        """Frames that come together with CONNECT take effect in their order if it is accepted, and are not read if it is refused."""
+        world = World.make()
+        client = world.client(connect=False)
+        connect = f"CONNECT\naccept-version:1.2\nhost:{host}\n\n\0"
+        client.write(
+            connect.encode() + b"SUBSCRIBE\nid:s\ndestination:X/**\nreceipt:1\n\n\0SEND\ndestination:X/a\n\nvalue\0"
+        )
+        world.settle()
+        commands = [frame.command for frame in client.read()]
+        accepted = host == "MAXVAPI"
+        assert commands == ([b"CONNECTED", b"RECEIPT", b"MESSAGE"] if accepted else [b"ERROR"])
+        assert len(world.journal) == accepted
+
     def test_login_and_passcode_are_ignored_and_never_told(self) -> None:
         """Spec: MaXaM "The client MAY include a a login header but this will be ignored."."""
         world = World.make()
@@ -718,9 +733,9 @@ class TestConnect:
         """`window:<n>`: 1 to `limits.window`, else ERROR."""
         assert b"1 to 100" in error(World.make().client(window=window).frames).body
 
-    @pytest.mark.parametrize(("headers", "size"), [({"window": "3"}, 3), ({"window": "100"}, 100), ({}, 10)])
+    @pytest.mark.parametrize(("headers", "size"), [({"window": "3"}, 3), ({"window": "100"}, 100), ({}, 64)])
     def test_window(self, headers: dict[str, Any], size: int) -> None:
-        """`window:<n>` fixes the delivery window; without it it starts at 10."""
+        """`window:<n>` fixes the delivery window; without it the first flight has 64 messages."""
         client = World.make().client(**headers)
         client.subscribe()
         for n in range(400):
@@ -1137,6 +1152,7 @@ class TestDelivery:
         for n in range(200):
             client.send(f"X/{n}")
         world.settle()
+        client.ack(messages(client.read())[-1])  # of the first flight
         counts = [len(messages(client.read()))]
         while (due_s := client.peer.next_due_s) is not None:
             assert due_s == pytest.approx(world.now_s + 0.1)
