@@ -1,77 +1,59 @@
 """Measure how soon a page shows its values on a slow line: `python -m tests.web.load --machines 50`."""
 
-import queue
-import socket
 import statistics
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 from urllib.parse import urlsplit
 
 import click
+from playwright.sync_api import Browser
 
 from tests.console.operator_browser import WAIT_MS, open_browser
 from tests.web.floor import open_floor
+from tests.web.line import Line, slow_line
 
 LIMIT_S: Final = 1.0
-_PIECE_BYTES: Final = 16_384
+SHOWN: Final = "/shown"  # the page asks for it once it shows all values, so that the line knows
 _WATCH: Final = """
   const watch = () => {
     const shown = document.querySelector("#shown");
-    if (shown && Number(shown.textContent) === MACHINES && !window.shownAt) window.shownAt = performance.now();
+    if (shown && Number(shown.textContent) === MACHINES && !window.shownAt) {
+      window.shownAt = performance.now();
+      fetch("/shown");
+    }
   };
   new MutationObserver(watch).observe(document, { subtree: true, childList: true, characterData: true });
 """
 
 
-def _carry(source: socket.socket, target: socket.socket, delay_s: float, bytes_per_s: float) -> None:
-    """Forward bytes after a delay, at a rate that is limited."""
-    pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-
-    def write() -> None:
-        free_s = 0.0
-        with suppress(OSError):
-            while True:
-                due_s, data = pieces.get()
-                if not data:
-                    target.shutdown(socket.SHUT_WR)
-                    return
-                free_s = max(free_s, due_s) + len(data) / bytes_per_s
-                time.sleep(max(0.0, free_s - time.monotonic()))
-                target.sendall(data)
-
-    threading.Thread(target=write, daemon=True).start()
-    data = b"-"
-    while data:
-        try:
-            data = source.recv(_PIECE_BYTES)
-        except OSError:
-            data = b""
-        pieces.put((time.monotonic() + delay_s, data))
-
-
 @contextmanager
-def slow_line(port: int, round_trip_s: float, bytes_per_s: float) -> Iterator[int]:
-    """Forward a port with a delay and a rate in each direction; yield the port to connect to."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+def browser_behind(address: str, line: Line) -> Iterator[Browser]:
+    """Run a Chromium that reaches an address over a line."""
+    host, port = urlsplit(address).hostname, urlsplit(address).port
+    with (
+        slow_line(line) as slow,
+        open_browser(f"--host-resolver-rules=MAP {host}:{port} 127.0.0.1:{slow}") as browser,
+    ):
+        yield browser
 
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    near, _ = listening.accept()
-                    far = socket.create_connection(("127.0.0.1", port))
-                    for one, other in ((near, far), (far, near)):
-                        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                        options = (one, other, round_trip_s / 2, bytes_per_s)
-                        threading.Thread(target=_carry, args=options, daemon=True).start()
 
-        threading.Thread(target=accept, daemon=True).start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
+def load(browser: Browser, address: str, machines: int, line: Line) -> tuple[float, int]:
+    """Load the page with an empty cache. Return the seconds and the round trips until it shows all values."""
+    line.reset()
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.add_init_script(_WATCH.replace("MACHINES", str(machines)))
+        with page.expect_response(lambda response: response.url.endswith(SHOWN)):
+            page.goto(address)
+        shown_s = page.evaluate("() => window.shownAt") / 1000
+    finally:
+        context.close()
+    return shown_s, dict(line.asked)[SHOWN] - 1
 
 
 @click.command(help=__doc__)
@@ -81,23 +63,16 @@ def slow_line(port: int, round_trip_s: float, bytes_per_s: float) -> Iterator[in
 @click.option("--loads", default=10, show_default=True, help="Loads of the page, each with an empty cache.")
 def main(machines: int, round_trip_ms: int, kbit: int, loads: int) -> None:
     """Load the venue floor again and again; exit with 1 if the median is above a second."""
-    found = []
     with TemporaryDirectory() as name, open_floor(Path(name), machines) as address:
-        port = urlsplit(address).port or 80
-        line = slow_line(port, round_trip_ms / 1000, kbit * 125)
-        with line as slow, open_browser(f"--host-resolver-rules=MAP 127.0.0.1:{port} 127.0.0.1:{slow}") as browser:
-            for _ in range(loads):
-                context = browser.new_context()
-                page = context.new_page()
-                page.set_default_timeout(WAIT_MS)
-                page.add_init_script(_WATCH.replace("MACHINES", str(machines)))
-                page.goto(address)
-                while not (shown_ms := page.evaluate("() => window.shownAt || 0")):
-                    page.wait_for_timeout(50)
-                found.append(shown_ms / 1000)
-                context.close()
-    median_s = statistics.median(found)
-    click.echo(f"{machines} values after {median_s:.2f} s ({min(found):.2f} to {max(found):.2f}, {loads} loads)")
+        line = Line(urlsplit(address).port or 80, round_trip_ms / 1000, kbit * 125)
+        with browser_behind(address, line) as browser:
+            found = [load(browser, address, machines, line) for _ in range(loads)]
+    times_s = [shown_s for shown_s, _ in found]
+    median_s, trips = statistics.median(times_s), statistics.median([trips for _, trips in found])
+    click.echo(
+        f"{machines} values after {median_s:.2f} s ({min(times_s):.2f} to {max(times_s):.2f}, {loads} loads), "
+        f"{trips:.0f} round trips of {round_trip_ms} ms"
+    )
     raise SystemExit(median_s > LIMIT_S)
 
 

@@ -1,109 +1,77 @@
-"""The backend of the venue floor: it serves the page, makes tickets for it, and forwards its sockets to the gateway.
+"""The backend of the venue floor: it serves the page and makes tickets for it.
 
-Only the standard library is used. A backend of your own first checks the session of its user. Behind a reverse proxy that serves
-`/stomp` itself, or with a gateway whose certificate browsers trust, `forward` is not needed.
+Only the standard library is used. A backend of your own first checks the session of its user.
 """
 
 import argparse
-import asyncio
+import gzip
 import http.client
 import json
 import ssl
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
+from forward import forward  # type: ignore[import-not-found]  # the file beside this one
+
 GLOBS: Final = ["X/EGM.*.EGMStatus"]
-TYPES: Final = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
 
 
-def make_ticket(options: argparse.Namespace, origin: str) -> str:
-    """Ask the gateway for a ticket, with the certificate of this backend."""
-    connection = http.client.HTTPSConnection(options.admin, context=options.tls, timeout=10)
-    wish = {"principal": "floor-page", "receive": GLOBS, "origin": origin}
-    headers = {"content-type": "application/json", "maxam-admin": "1"}
-    try:
-        connection.request("POST", "/v1/tickets", json.dumps(wish), headers)
-        answer = json.load(connection.getresponse())
-    finally:
-        connection.close()
-    return str(answer["ticket"])
+class Handler(BaseHTTPRequestHandler):
+    """Answers the requests of one connection, which stays open for the next one."""
 
+    protocol_version = "HTTP/1.1"
+    timeout = 60  # of a connection without a request
+    wbufsize = -1  # one packet for an answer, not two
+    options: argparse.Namespace
 
-async def forward(
-    options: argparse.Namespace, head: bytes, reader: asyncio.StreamReader, out: asyncio.StreamWriter
-) -> None:
-    """Connect a socket of the page to the web listener of the gateway."""
-    host, _, port = options.web.rpartition(":")
-    back, there = await asyncio.open_connection(host, int(port), ssl=options.tls)
+    def do_GET(self) -> None:
+        """Serve the page, or forward its socket."""
+        if self.path == "/stomp":
+            forward(self, self.options.web, self.options.tls)
+        elif self.path == "/":
+            self.reply(200, self.options.page, "text/html; charset=utf-8", {"content-encoding": "gzip"})
+        else:
+            self.reply(404)
 
-    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    def do_POST(self) -> None:
+        """Make a ticket for a page of this backend."""
+        origin = f"http://127.0.0.1:{self.options.port}"
+        if self.path != "/ticket" or self.headers["origin"] != origin:
+            return self.reply(404)
+        connection = http.client.HTTPSConnection(self.options.admin, context=self.options.tls, timeout=10)
+        wish = {"principal": "floor-page", "receive": GLOBS, "origin": origin}
         try:
-            while data := await source.read(65_536):
-                target.write(data)
-                await target.drain()
-        except OSError:
-            pass  # one side is gone
+            connection.request("POST", "/v1/tickets", json.dumps(wish), {"maxam-admin": "1"})
+            return self.reply(200, json.load(connection.getresponse())["ticket"].encode())
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            return self.reply(503)
         finally:
-            target.close()
+            connection.close()
 
-    there.write(head)
-    await asyncio.gather(copy(reader, there), copy(back, out))
-
-
-async def serve(options: argparse.Namespace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one request, and close its connection."""
-    try:
-        await answer(options, reader, writer)
-    except (OSError, EOFError, ValueError):
-        pass  # the browser or the gateway is gone, or it is no request: the page tries again
-    finally:
-        writer.close()
-
-
-async def answer(options: argparse.Namespace, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one request of the page."""
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-    (method, path, *_), *lines = (line.split(" ") for line in head.decode("latin-1").split("\r\n"))
-    headers = {line[0].lower(): " ".join(line[1:]) for line in lines}
-    origin = f"http://127.0.0.1:{options.port}"
-    file = options.page / ("index.html" if path == "/" else Path(path).name)
-    status, kind, body = "404 Not Found", "text/plain", b""
-    if path == "/stomp":
-        await forward(options, head, reader, writer)
-        return
-    if (method, path) == ("POST", "/ticket") and headers.get("origin:") == origin:
-        try:
-            status, body = "200 OK", (await asyncio.to_thread(make_ticket, options, origin)).encode()
-        except (OSError, KeyError):
-            status = "503 Service Unavailable"
-    elif method == "GET" and file.suffix in TYPES and file.is_file():
-        status, kind, body = "200 OK", TYPES[file.suffix], file.read_bytes()
-    start = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\ncache-control: no-store\r\n"
-    policy = "; ".join(("default-src 'self'", "img-src data:", "frame-ancestors 'none'"))
-    writer.write(f"{start}content-security-policy: {policy}\r\nconnection: close\r\n\r\n".encode() + body)
-    await writer.drain()
-
-
-async def main() -> None:
-    """Serve until the process is ended."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, required=True, help="folder with index.html, floor.css and floor.js")
-    parser.add_argument("--port", type=int, default=8090, help="port of the page on 127.0.0.1 [8090]")
-    parser.add_argument("--admin", default="localhost:8643", help="admin listener of the gateway [localhost:8643]")
-    parser.add_argument("--web", default="localhost:61616", help="web listener of the gateway [localhost:61616]")
-    parser.add_argument(
-        "--certificates", type=Path, default=Path("certs-dev"), help="folder with ca, backend [certs-dev]"
-    )
-    options = parser.parse_args()
-    options.tls = ssl.create_default_context(cafile=options.certificates / "ca.pem")
-    options.tls.load_cert_chain(options.certificates / "backend.pem", options.certificates / "backend.key")
-    server = await asyncio.start_server(
-        lambda reader, writer: serve(options, reader, writer), "127.0.0.1", options.port
-    )
-    options.port = server.sockets[0].getsockname()[1]
-    print(f"http://127.0.0.1:{options.port}/", flush=True)  # noqa: T201 - the address of the page
-    await server.serve_forever()
+    def reply(self, status: int, body: bytes = b"", kind: str = "text/plain", more: dict[str, str] | None = None) -> None:
+        """Send an answer."""
+        self.close_connection = status != 200  # the body of the request was not read
+        self.send_response(status)
+        headers = {"content-type": kind, "content-length": str(len(body)), "cache-control": "no-store", **(more or {})}
+        for name, value in {"content-security-policy": "frame-ancestors 'none'", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path, required=True, help="folder with the built page")
+    parser.add_argument("--port", type=int, default=8090, help="port of the page on 127.0.0.1 [8090]")
+    parser.add_argument("--admin", default="localhost:8643", help="admin listener of the gateway [localhost:8643]")
+    parser.add_argument("--web", default="localhost:61616", help="web listener of the gateway [localhost:61616]")
+    parser.add_argument("--certificates", type=Path, default=Path("certs-dev"), help="folder with ca, backend [certs-dev]")
+    Handler.options = options = parser.parse_args()
+    options.page = gzip.compress((options.page / "index.html").read_bytes(), mtime=0)
+    options.tls = ssl.create_default_context(cafile=options.certificates / "ca.pem")
+    options.tls.load_cert_chain(options.certificates / "backend.pem", options.certificates / "backend.key")
+    with ThreadingHTTPServer(("127.0.0.1", options.port), Handler) as server:
+        options.port = server.server_port
+        print(f"http://127.0.0.1:{options.port}/", flush=True)  # noqa: T201 - the address of the page
+        server.serve_forever()

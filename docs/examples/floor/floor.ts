@@ -12,6 +12,17 @@ const STATES = {
   offline: { sign: "×", selector: "NOT communications.online" },
 } as const;
 type State = keyof typeof STATES;
+// What the page shows. The rest of a status is not sent.
+const FIELDS = [
+  "from.egmElectronicId",
+  "from.floorPosition",
+  "gamePlay",
+  "doors.open",
+  "lockUps",
+  "faults.text",
+  "communications.online",
+];
+const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 const INTERVALS_MS = [0, 100, 250, 500, 1000, 2000, 5000];
 
 function element<E extends HTMLElement>(id: string): E {
@@ -42,7 +53,7 @@ function subscribe(): void {
   const selector = element<HTMLInputElement>("filter").value.trim() || undefined;
   const minIntervalMs = INTERVALS_MS[element<HTMLInputElement>("interval").valueAsNumber] || undefined;
   if (next !== shown) next?.close();
-  const map = client.values<EGMStatus_v1>("X/EGM.*.EGMStatus", { selector, minIntervalMs });
+  const map = client.values<EGMStatus_v1>("X/EGM.*.EGMStatus", { selector, minIntervalMs, fields: FIELDS });
   next = map;
   map.on("update", (changes) => {
     for (const { kind, topic, entry } of changes) {
@@ -106,7 +117,7 @@ function drawMachine(topic: string, entry: Entry<EGMStatus_v1> | undefined): voi
   const credit = entry && Number(entry.value.gamePlay.creditBalance) ? `$${entry.value.gamePlay.creditBalance.split(".")[0]}` : "";
   if (text.textContent !== credit) {
     text.textContent = credit;
-    if (entry) tile.animate([{ filter: "brightness(1.35)" }, { filter: "none" }], 400);
+    if (entry && !STILL.matches) tile.animate([{ outlineColor: "var(--accent)" }, { outlineColor: "transparent" }], 600);
   }
 }
 

@@ -2,7 +2,8 @@
 // `node build.mjs --example --out FOLDER` builds the page of docs/examples/floor. Two builds give equal bytes.
 
 import { execFileSync } from "node:child_process";
-import { copyFileSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -38,16 +39,28 @@ if (values.tests) {
 } else if (values.example) {
   const out = values.out ?? "build/floor";
   const page = "../../../docs/examples/floor";
-  await build({
+  const { outputFiles } = await build({
     ...common,
     platform: "browser",
     minify: true,
     legalComments: "none",
     alias: { "@maxam/client": "./src/index.ts" },
-    entryPoints: [join(page, "floor.ts")],
+    entryPoints: [join(page, "floor.ts"), join(page, "floor.css")],
     outdir: out,
+    write: false,
   });
-  for (const name of ["index.html", "floor.css"]) copyFileSync(join(page, name), join(out, name));
+  // One file, so that a browser needs one request. Nothing else may run: the policy has the hash of each part.
+  const text = (name) => outputFiles.find(({ path }) => path.endsWith(name)).text.trim();
+  const hash = (name) => `'sha256-${createHash("sha256").update(text(name)).digest("base64")}'`;
+  const policy =
+    `default-src 'none'; connect-src 'self'; img-src data:; script-src ${hash("floor.js")}; ` +
+    `style-src ${hash("floor.css")}`;
+  const html = readFileSync(join(page, "index.html"), "utf8")
+    .replace("<head>", () => `<head>\n    <meta http-equiv="content-security-policy" content="${policy}">`)
+    .replace(/<link rel="stylesheet".*>/, () => `<style>${text("floor.css")}</style>`)
+    .replace(/<script.*><\/script>/, () => `<script type="module">${text("floor.js")}</script>`);
+  mkdirSync(out, { recursive: true });
+  writeFileSync(join(out, "index.html"), html);
 } else {
   const out = values.out ?? "dist";
   rmSync(out, { recursive: true, force: true });
