@@ -1,6 +1,9 @@
 """`maxam-admin schemas types`: the declarations compile, and values as JSON shows them are of the declared types."""
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from itertools import chain
@@ -16,11 +19,13 @@ from maxam.avro.registry import Registry
 from maxam.cli.main import main
 from maxam.schema_tools.folder import load_folder
 from maxam.schema_tools.tree import example, read_tree
+from tests.console.operator_browser import require
 from tests.support.errors import code_in
 from tests.support.patience import PATIENCE_S
 from tests.web.node import PACKAGE, require_package, run_node
 
 SHIPPED: Final = Path(__file__).parents[2] / "schemas"
+BUILD: Final = SHIPPED.with_name("deploy") / "build-generators"
 EVERYTHING: Final = {
     "type": "record",
     "name": "All_v1",
@@ -194,6 +199,50 @@ def test_other_languages_have_the_command_of_their_generator() -> None:
         assert first.startswith("# ")
         assert [Path(file).parent.name for file in files] == ["EGMStateBase_v1", "EGMStatus_v1"]
         assert all(Path(file).is_file() for file in files)
+
+
+@pytest.fixture(scope="module")
+def generators() -> Path:
+    """Return the folder of the generators, as `make test-deps` fetches them."""
+    built = subprocess.run([BUILD, "--check"], capture_output=True, text=True, check=False)
+    return Path(require(built.stdout.strip() if built.returncode == 0 else None, "the generators for Java and Go"))
+
+
+def run_command(language: str, replaced: str, program: str, folder: Path) -> None:
+    """Run the printed command for all shipped types in a folder, with another path of its program."""
+    _, command = generate(SHIPPED, "--language", language).splitlines()
+    assert replaced in command
+    subprocess.run(command.replace(replaced, program, 1), shell=True, cwd=folder, check=True, timeout=PATIENCE_S)  # noqa: S602
+
+
+@pytest.mark.slow
+def test_java_compiles_what_its_command_writes(generators: Path, tmp_path: Path) -> None:
+    """The printed command runs as it stands, and javac compiles a class for each shipped type."""
+    javac = require(shutil.which("javac"), "a JDK")
+    jar = str(generators / "avro-tools-1.12.1.jar")
+    run_command("java", "avro-tools-1.12.1.jar", jar, tmp_path)
+    files = [str(path) for path in (tmp_path / "generated").rglob("*.java")]
+    options = ["-cp", jar, "-d", str(tmp_path / "classes")]
+    done = subprocess.run([javac, *options, *files], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in load_folder(SHIPPED).types():
+        assert (tmp_path / "classes" / f"{name.replace('.', '/')}.class").is_file()
+
+
+@pytest.mark.slow
+def test_go_compiles_what_its_command_writes(generators: Path, tmp_path: Path) -> None:
+    """The printed command runs as it stands, and Go builds a type for each shipped type."""
+    go = require(shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin"), "Go")
+    run_command("go", "avrogen", str(generators / "avrogen"), tmp_path)
+    (tmp_path / "go.mod").write_text("module values\n\ngo 1.24\n")
+    built = [go, "vet", "./..."]
+    done = subprocess.run(built, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "values.go").read_text()
+    for name in load_folder(SHIPPED).types():
+        assert re.search(
+            rf"^type {name.rpartition('.')[2].replace('_', '')} struct", text, re.MULTILINE | re.IGNORECASE
+        ), name
 
 
 def test_an_unknown_type_is_reported(folder: Path) -> None:
