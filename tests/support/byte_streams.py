@@ -38,13 +38,17 @@ class MemoryStream:
         """Write all of `data`. Raise BrokenResourceError if either end is closed."""
         pipe = self._sending
         await anyio.lowlevel.checkpoint()
-        if not pipe.closed:
-            pipe.unread += data
-            pipe.notify()
+        self.put(data)
         while self._lockstep and pipe.unread and not pipe.closed:
             await pipe.changed.wait()
         if pipe.closed:
             raise anyio.BrokenResourceError
+
+    def put(self, data: bytes) -> None:
+        """Write all of `data` at once. Drop it if either end is closed."""
+        if not self._sending.closed:
+            self._sending.unread += data
+            self._sending.notify()
 
     async def receive_some(self, bytes_max: int = 65_536) -> bytes:
         """Return up to `bytes_max` bytes of those that have arrived, or none at the end of the stream."""

@@ -103,16 +103,12 @@ class ServedWorld:
         """Connect as `anna`. The connection breaks once the broker has sent `bytes_max` bytes."""
         ours, theirs = stream_pair()
         async with background() as tasks:
-            tasks.start_soon(self._serve, theirs, bytes_max)
+            tasks.start_soon(self.serve, theirs, bytes_max)
             async with converse(ours, client_id=client_id, heart_beat_ms=(0, 0)) as client:
                 yield client
 
-    def _tick(self) -> float:
-        self.world.now_s = 1000 + anyio.current_time()
-        self.world.wall_us = 1_700_000_000_000_000 + int(anyio.current_time() * 1_000_000)
-        return self.world.now_s
-
-    async def _serve(self, stream: MemoryStream, bytes_max: int) -> None:
+    async def serve(self, stream: MemoryStream, bytes_max: int = EVER) -> None:
+        """Serve a connection of `anna` to its end. It breaks once the broker has sent `bytes_max` bytes."""
         world, woken = self.world, anyio.Event()
 
         def wake() -> None:
@@ -155,3 +151,8 @@ class ServedWorld:
                     world.settle()
                 tasks.cancel_scope.cancel()
                 stream.cut()
+
+    def _tick(self) -> float:
+        self.world.now_s = 1000 + anyio.current_time()
+        self.world.wall_us = 1_700_000_000_000_000 + int(anyio.current_time() * 1_000_000)
+        return self.world.now_s

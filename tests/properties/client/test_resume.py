@@ -1,5 +1,6 @@
 """A client that keeps its values and the position ends equal to the broker, wherever its connection or itself is cut off."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,45 +182,64 @@ def wanted(served: ServedWorld, options: dict[str, Any]) -> dict[str, bytes]:
     return {topic: body for topic, body in received.items() if body == b"1" or "selector" not in options}
 
 
+# Those of the TypeScript client too: a seed of Hypothesis gives the same histories.
+KILL_HISTORIES = (
+    st.sampled_from(EVENT_LOOPS),
+    st.sampled_from(ACK_MODES),
+    st.sampled_from(OPTIONS),
+    st.lists(STEPS, max_size=12),
+)
+
+
+async def play_history(
+    served: ServedWorld, steps: list[tuple[Any, ...]], run: Callable[[float, int], Awaitable[None]]
+) -> None:
+    """Do the steps. `run` runs the program for some seconds, or until its connection breaks after some bytes, and kills it."""
+
+    async def run_until_settled() -> None:
+        await run(SETTLED_S, EVER)
+
+    for step in (*steps, ("run", EVER, SETTLED_S)):
+        match step:
+            case ("send", sends):
+                for topic, body in sends:
+                    served.send(topic, body)
+            case ("run", bytes_max, seconds):
+                await run(seconds, bytes_max)
+            case ("live", sends):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(run_until_settled)
+                    await anyio.sleep(SETTLED_S / 2)
+                    for topic, body in sends:
+                        served.send(topic, body)
+                        await anyio.lowlevel.checkpoint()
+            case ("forget",):
+                served.forget()
+            case ("restart", incarnation):
+                served.restart(incarnation)
+            case ("rights", rights, running):
+                async with anyio.create_task_group() as tasks:
+                    if running:
+                        tasks.start_soon(run_until_settled)
+                        await anyio.sleep(SETTLED_S / 2)
+                    served.grant(rights)
+            case _:
+                raise AssertionError(step)
+
+
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
-@given(st.sampled_from(EVENT_LOOPS), st.sampled_from(ACK_MODES), st.sampled_from(OPTIONS), st.lists(STEPS, max_size=12))
+@given(*KILL_HISTORIES)
 def test_any_history_ends_equal(
     event_loop: EventLoop, ack: AckMode, options: dict[str, Any], steps: list[tuple[Any, ...]]
 ) -> None:
     """Changes, kills, restarts, restores, other rights and forgotten deletes, while the program runs and while it does not."""
 
-    async def run(served: ServedWorld, kept: Kept, seconds: float = SETTLED_S, bytes_max: int = EVER) -> None:
-        await run_program(served, kept, seconds, bytes_max, ack=ack, **options)
-
     async def test() -> None:
         served, kept = ServedWorld(), Kept()
-        for step in (*steps, ("run", EVER, SETTLED_S)):
-            match step:
-                case ("send", sends):
-                    for topic, body in sends:
-                        served.send(topic, body)
-                case ("run", bytes_max, seconds):
-                    await run(served, kept, seconds, bytes_max)
-                case ("live", sends):
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(lambda: run(served, kept))
-                        await anyio.sleep(SETTLED_S / 2)
-                        for topic, body in sends:
-                            served.send(topic, body)
-                            await anyio.lowlevel.checkpoint()
-                case ("forget",):
-                    served.forget()
-                case ("restart", incarnation):
-                    served.restart(incarnation)
-                case ("rights", rights, running):
-                    async with anyio.create_task_group() as tasks:
-                        if running:
-                            tasks.start_soon(lambda: run(served, kept))
-                            await anyio.sleep(SETTLED_S / 2)
-                        served.grant(rights)
-                case _:
-                    raise AssertionError(step)
+        await play_history(
+            served, steps, lambda seconds, bytes_max: run_program(served, kept, seconds, bytes_max, ack=ack, **options)
+        )
         assert kept.values == wanted(served, options)
 
     simulated(test, event_loop)

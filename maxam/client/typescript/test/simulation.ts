@@ -22,6 +22,11 @@ export class SimulatedClock implements Clock {
     return this.#now;
   }
 
+  /** The time of the next timer, or `undefined` if there is none. */
+  get due(): number | undefined {
+    return this.#timers.size ? Math.min(...[...this.#timers].map(({ at }) => at)) : undefined;
+  }
+
   after(ms: number, action: () => void): () => void {
     const due = this.#now + ms;
     return this.at(this.throttle ? Math.ceil(due / this.throttle) * this.throttle : due, action, true);
