@@ -25,6 +25,7 @@ class Recipe(NamedTuple):
         probe: A command that ends with 0 where its library is installed.
         admin: It connects over WebSocket to the admin listener.
         rejections_end: A rejected SEND costs it the connection.
+        since: It continues by `since` if it has a file for its position.
         optional: Its tests are skipped where it is not built, in CI too. Its compiler is no package of the system.
     """
 
@@ -32,6 +33,7 @@ class Recipe(NamedTuple):
     probe: tuple[str, ...]
     admin: bool = False
     rejections_end: bool = False
+    since: bool = False
     optional: bool = False
 
 
@@ -47,21 +49,25 @@ def _built(name: str) -> str:
 
 
 _JARS: Final = BUILD.with_name("fetch-jars")
+_HAS_SPRING: Final = ("sh", "-c", f"javac --version && {_JARS} --check")
 
 
-def _spring() -> tuple[str, ...]:
-    """Return the command of the program that uses Spring, which Java compiles at each start."""
+def _spring(folder: str) -> tuple[str, ...]:
+    """Return the command of a program that uses Spring, which Java compiles at each start."""
     done = subprocess.run([_JARS, "--check"], capture_output=True, text=True, check=False)
     options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{done.stdout.strip()}/*")
-    return ("java", *options, str(FOLDER / "spring" / "Recipe.java"))
+    return ("java", *options, str(FOLDER / folder / "Recipe.java"))
 
 
 RECIPES: Final = {
-    "python": Recipe((sys.executable, str(FOLDER / "python" / "recipe.py")), (sys.executable, "-c", "import stomp")),
-    "stompjs": Recipe(_node("stompjs"), ("node", str(PROGRAMS / "stompjs.mjs"), "--probe")),
-    "rx-stomp": Recipe(_node("rx-stomp"), ("node", str(PROGRAMS / "rx_stomp.mjs"), "--probe"), admin=True),
-    "spring": Recipe(_spring(), ("sh", "-c", f"javac --version && {_JARS} --check")),
-    "go-stomp": Recipe((_built("go-stomp"),), ("test", "-x", _built("go-stomp")), rejections_end=True),
+    "python": Recipe(
+        (sys.executable, str(FOLDER / "python" / "recipe.py")), (sys.executable, "-c", "import stomp"), since=True
+    ),
+    "stompjs": Recipe(_node("stompjs"), ("node", str(PROGRAMS / "stompjs.mjs"), "--probe"), since=True),
+    "rx-stomp": Recipe(_node("rx-stomp"), ("node", str(PROGRAMS / "rx_stomp.mjs"), "--probe"), admin=True, since=True),
+    "spring": Recipe(_spring("spring"), _HAS_SPRING),
+    "spring-websocket": Recipe(_spring("spring-websocket"), _HAS_SPRING, admin=True),
+    "go-stomp": Recipe((_built("go-stomp"),), ("test", "-x", _built("go-stomp")), rejections_end=True, since=True),
     "rust": Recipe((_built("rust"),), ("test", "-x", _built("rust")), optional=True),
 }
 

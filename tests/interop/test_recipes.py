@@ -65,10 +65,18 @@ def port_of(name: str, gateway: GatewayProcess) -> int:
     return port
 
 
-def start(name: str, port: int, certificates: Path, ca: Path | None = None) -> RecipeProcess:
-    """Start a recipe with the certificate `subscriber`."""
+def start(
+    name: str, port: int, certificates: Path, ca: Path | None = None, position: Path | None = None
+) -> RecipeProcess:
+    """Start a recipe with the certificate `subscriber`. With a file for its `position` it continues by `since`."""
     files = (ca or certificates / "ca.pem", certificates / "subscriber.pem", certificates / "subscriber.key")
-    return RecipeProcess((*RECIPES[name].command, "127.0.0.1", str(port), *map(str, files), glob(name)))
+    rest = (glob(name),) if position is None else (glob(since(name)), str(position))
+    return RecipeProcess((*RECIPES[name].command, "127.0.0.1", str(port), *map(str, files), *rest))
+
+
+def since(name: str) -> str:
+    """Return the place of the topics of a recipe that continues by `since`."""
+    return f"{name}-since"
 
 
 def glob(name: str) -> str:
@@ -122,6 +130,50 @@ def test_publishes_and_resumes(name: str, gateway: GatewayProcess, certificates:
         recipe.expect("deleted", topic(name, "A"))
         recipe.close_input()
         assert recipe.wait() == 0, recipe.lines
+
+
+@pytest.mark.parametrize("name", [name for name, one in RECIPES.items() if one.since])
+def test_continues_by_since(name: str, gateway: GatewayProcess, certificates: Path, tmp_path: Path) -> None:
+    """With a file for its position it is killed and lacks nothing, keeps a stale topic, and drops what a restored gateway lacks."""
+    require(name)
+    file = tmp_path / "position"
+    place = since(name)
+    own, watched = topic(place, "A"), f"X/Interop.{place}.A.Watched"
+    with RawClient(gateway, "publisher") as peer:
+        for end in "AB":
+            peer.send(topic(place, end), counter(1))
+        with start(name, port_of(name, gateway), certificates, position=file) as recipe:
+            recipe.expect("position")
+            assert changes(recipe) == {f"value {topic(place, end)}" for end in "AB"}
+            peer.send(watched, b"w")
+            recipe.expect("value", watched)
+            assert recipe.expect("stale", watched) == "overdue"
+            peer.send(own, counter(2))
+            recipe.expect("value", own)
+            recipe.expect("position")
+            assert not any(one.startswith(("lost", "deleted")) for one in recipe.lines), recipe.lines
+        peer.send(own, counter(3))
+        peer.send(topic(place, "B"), b"")
+        peer.send(topic(place, "C"), counter(4))
+        with start(name, port_of(name, gateway), certificates, position=file) as recipe:
+            recipe.expect("position")
+            assert changes(recipe) == {f"value {own}", f"deleted {topic(place, 'B')}", f"value {topic(place, 'C')}"}
+        position, *topics = file.read_text().splitlines()
+        assert topics == sorted([own, watched, topic(place, "C")])
+        # As after a restore: the position is of another journal, and a topic is gone that the program had.
+        file.write_text("\n".join(["0123456789abcdef" + position[16:], *topics, topic(place, "Gone")]))
+        with start(name, port_of(name, gateway), certificates, position=file) as recipe:
+            recipe.expect("position")
+            came = {f"value {one}" for one in topics}
+            assert changes(recipe) == {*came, f"deleted {topic(place, 'Gone')}"}
+            assert file.read_text().splitlines()[1:] == topics
+            recipe.close_input()
+            assert recipe.wait() == 0, recipe.lines
+
+
+def changes(recipe: RecipeProcess) -> set[str]:
+    """Return kind and topic of all changes that a recipe has printed."""
+    return {" ".join(one.split(" ")[:2]) for one in recipe.lines if one.startswith(("value", "deleted"))}
 
 
 def test_leaves_its_session_to_another_program(name: str, gateway: GatewayProcess, certificates: Path) -> None:

@@ -199,8 +199,6 @@ WEB_FEATURES: dict[str, Callable[[Cell], None]] = {**OVER_WEB_SOCKET, "ack": ack
 WEB_CANNOT = {
     (name, feature): "itself" for name in ("@maxam/client", "maxam (Python)") for feature in ("ack", "heart-beats")
 }
-# Tyrus drops what came together with the end of the TLS connection, so the ERROR is lost.
-WEB_CANNOT["Spring's WebSocketStompClient", "refusal"] = "no"
 
 # Cells that cannot run, with the reason. Everything else runs.
 CANNOT: dict[tuple[str, str, str], str] = {}
@@ -254,8 +252,9 @@ NOTES: dict[str, tuple[str, ...]] = {
         "Spring's WebSocketStompClient asks for no subprotocol, which the gateway answers with 400 `no-common-version`:"
         ' `setSecWebSocketProtocol(List.of("v12.stomp"))`. It sends a body as binary only with'
         " `content-type:application/octet-stream`; set it for all but text.",
-        "Tyrus drops data that comes together with the end of the TLS connection. So a program with it sees the end of the"
-        " connection, but not the ERROR before it. The log of the gateway has the reason.",
+        "Tyrus with its default container, Grizzly, drops data that comes together with the end of the connection, such as"
+        " an ERROR. Use `ClientManager.createClient(JdkClientContainer.class.getName())` of `tyrus-standalone-client-jdk`,"
+        " as the [recipe](recipes/README.md#spring-over-websocket) does.",
         "Node.js: give the package `ws` the authority of the gateway, `new WebSocket(url, protocols, { ca })`.",
     ),
 }

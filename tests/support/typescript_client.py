@@ -22,7 +22,7 @@ class TypeScriptClient:
 
     Attributes:
         map: The live map of the newest run.
-        kept: What its listener made of the changes.
+        kept: The values by the changes that its listener got.
         synced: The map is complete.
     """
 
@@ -44,7 +44,7 @@ class TypeScriptClient:
             bytes_max: The first connection breaks once the broker has sent this number of bytes, and the program is killed with it.
             again: Continue with what the program before had stored.
             pace_s: Time that the application takes for each update.
-            options: Of its subscription, as the Python client names them.
+            options: Of its subscription, with the names of the Python client.
         """
         async with anyio.create_task_group() as tasks:
             await _Run(self, served, tasks, bytes_max).play(again, pace_s, options)

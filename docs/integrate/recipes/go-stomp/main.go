@@ -1,6 +1,6 @@
 // Publish lines "DESTINATION JSON" of standard input, and print each change of a glob, with go-stomp over mutual TLS.
 // Usage: recipe HOST PORT CA CERTIFICATE KEY GLOB [POSITION-FILE]
-// With a file for the position it continues by `since` in place of a durable subscription.
+// With a file for the position it continues by `since` in place of a durable subscription. The file has the topics too.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -28,6 +29,10 @@ func main() {
 	if len(os.Args) < 7 {
 		fmt.Fprintln(os.Stderr, "usage: recipe HOST PORT CA CERTIFICATE KEY GLOB [POSITION-FILE]")
 		os.Exit(2)
+	}
+	if len(os.Args) > 7 {
+		resume = &Resume{file: os.Args[7], held: map[string]bool{}}
+		resume.load()
 	}
 	lines := make(chan string)
 	go func() {
@@ -108,13 +113,14 @@ func run(conn *stomp.Conn, lines <-chan string) error {
 		stomp.SubscribeOpt.Id("all"),
 		stomp.SubscribeOpt.Header("accept-format", "json"),
 	}
-	if len(os.Args) == 7 {
+	if resume == nil {
 		options = append(options, stomp.SubscribeOpt.Header("durable", "true"))
 	} else {
 		options = append(options, stomp.SubscribeOpt.Header("markers", "true"), stomp.SubscribeOpt.Header("eager", "true"))
-		if position, err := os.ReadFile(os.Args[7]); err == nil {
-			options = append(options, stomp.SubscribeOpt.Header("since", string(position)))
+		if resume.position != "" {
+			options = append(options, stomp.SubscribeOpt.Header("since", resume.position))
 		}
+		resume.seen = map[string]bool{}
 	}
 	subscription, err := conn.Subscribe(os.Args[6], stomp.AckClient, options...)
 	if err != nil {
@@ -140,21 +146,97 @@ func run(conn *stomp.Conn, lines <-chan string) error {
 	}
 }
 
-// receive handles a change, or a marker. Put the work of your program here.
+// receive handles a MESSAGE.
 func receive(conn *stomp.Conn, message *stomp.Message) error {
-	if message.Destination == "$marker" {
-		// All that came before is handled, so its position may be stored. A marker has no ACK.
-		if position := message.Header.Get("position"); position != "" {
-			return os.WriteFile(os.Args[7], []byte(position), 0o600)
-		}
-		return nil
+	if message.Header.Get("ack") == "" && resume != nil { // a marker or a notice
+		return resume.notice(message.Destination, message.Header)
 	}
-	if len(message.Body) == 0 {
-		fmt.Println("deleted", message.Destination)
-	} else {
-		fmt.Println("value", message.Destination, string(bytes.TrimSpace(message.Body)))
-	}
+	show(message.Destination, string(bytes.TrimSpace(message.Body)))
 	return conn.Ack(message) // only then comes the next value of this topic
+}
+
+// show handles a change; without body the topic is gone. Put the work of your program here.
+func show(topic, body string) {
+	if resume != nil {
+		resume.took(topic, body != "")
+	}
+	if body == "" {
+		fmt.Println("deleted", topic)
+	} else {
+		fmt.Println("value", topic, body)
+	}
+}
+
+// resume is nil with a durable subscription.
+var resume *Resume
+
+// Resume is the state from which the program continues by `since`. A program that stores values stores the position with them.
+type Resume struct {
+	file     string
+	position string
+	held     map[string]bool // topics of which the program has a value
+	seen     map[string]bool // topics that came since SUBSCRIBE; nil after the marker `complete`
+}
+
+// load reads the position and the topics of the program before.
+func (r *Resume) load() {
+	if content, err := os.ReadFile(r.file); err == nil {
+		lines := strings.Split(string(content), "\n")
+		r.position = lines[0]
+		for _, topic := range lines[1:] {
+			r.held[topic] = true
+		}
+	}
+}
+
+// took records a change that the program is done with.
+func (r *Resume) took(topic string, hasValue bool) {
+	if r.seen != nil {
+		r.seen[topic] = true
+	}
+	if hasValue {
+		r.held[topic] = true
+	} else {
+		delete(r.held, topic)
+	}
+}
+
+// notice handles a MESSAGE that has no ACK: a marker, or a notice about a topic.
+func (r *Resume) notice(topic string, header *frame.Header) error {
+	switch kind := header.Get("kind"); {
+	case topic != "$marker" && kind == "left": // the right to receive it is gone
+		show(topic, "")
+	case topic != "$marker": // stale or fresh: the value stays
+		fmt.Println(kind, topic, header.Get("reason"))
+	case kind == "complete":
+		// Without a position that can be used, all values came: the program drops the topics that were not among them.
+		if r.position == "" || header.Get("result") == "since-unavailable" {
+			for topic := range r.held {
+				if !r.seen[topic] {
+					show(topic, "")
+				}
+			}
+		}
+		r.seen = nil
+	}
+	if position := header.Get("position"); position != "" && r.seen == nil { // all that came before is handled
+		r.position = position
+		return r.store()
+	}
+	return nil
+}
+
+// store replaces the file at once, so that a crash leaves the old one or the new one.
+func (r *Resume) store() error {
+	lines := slices.Concat([]string{r.position}, slices.Sorted(maps.Keys(r.held)))
+	if err := os.WriteFile(r.file+".new", []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(r.file+".new", r.file); err != nil {
+		return err
+	}
+	fmt.Println("position", r.position)
+	return nil
 }
 
 // send publishes a line and waits for its RECEIPT. With rejections:error a rejection is the ERROR that ends the connection.

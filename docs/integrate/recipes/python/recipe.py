@@ -1,6 +1,8 @@
 """Publish lines `DESTINATION JSON` of standard input, and print each change of a glob, with stomp.py over mutual TLS.
 
-Usage: python recipe.py HOST PORT CA CERTIFICATE KEY GLOB
+Usage: python recipe.py HOST PORT CA CERTIFICATE KEY GLOB [POSITION-FILE]
+
+With a file for the position it continues by `since` in place of a durable subscription. The file has the topics too.
 """
 
 import contextlib
@@ -9,11 +11,12 @@ import random
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import stomp
 
-HOST, PORT, CA, CERTIFICATE, KEY, GLOB = sys.argv[1:]
+HOST, PORT, CA, CERTIFICATE, KEY, GLOB, *REST = sys.argv[1:]
 # The same CONNECT would get these again, or two programs would take the session from each other for ever.
 FINAL = {"session taken over by a newer connection", "unknown host", "bad client-id"}
 events: queue.Queue[tuple[object, str, Any]] = queue.Queue()  # listener, kind, frame or line
@@ -56,10 +59,74 @@ def read_lines() -> None:
     events.put((None, "end", None))
 
 
-def show(frame: Any) -> None:
-    """Print a change. Put the work of your program here."""
-    topic = frame.headers["destination"]
-    report("value" if frame.body else "deleted", topic, frame.body.decode())
+def show(topic: str, body: str) -> None:
+    """Print a change; without body the topic is gone. Put the work of your program here."""
+    report("value" if body else "deleted", topic, body)
+
+
+class Resume:
+    """The state from which the program continues by `since`. A program that stores values stores the position with them."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the position and the topics of the program before."""
+        lines = file.read_text().splitlines() if file.exists() else [""]
+        self.file = file
+        self.position = lines[0]
+        self.held = set(lines[1:])  # topics of which the program has a value
+        self.seen: set[str] | None = None  # topics that came since SUBSCRIBE; None after the marker `complete`
+
+    def begin(self) -> dict[str, str]:
+        """Return headers for the next SUBSCRIBE."""
+        self.seen = set()
+        return {"markers": "true", "eager": "true"} | ({"since": self.position} if self.position else {})
+
+    def took(self, topic: str, *, has_value: bool) -> None:
+        """Record a change that the program is done with."""
+        if self.seen is not None:
+            self.seen.add(topic)
+        (self.held.add if has_value else self.held.discard)(topic)
+
+    def notice(self, headers: dict[str, str]) -> None:
+        """Handle a MESSAGE that has no `ack`: a marker, or a notice about a topic."""
+        topic, kind, position = headers["destination"], headers["kind"], headers.get("position")
+        if topic != "$marker":
+            if kind == "left":  # the right to receive it is gone
+                self.drop(topic)
+            else:
+                report(kind, topic, headers["reason"])  # stale or fresh: the value stays
+        elif kind == "complete":
+            # Without a position that can be used, all values came: the program drops the topics that were not among them.
+            if not self.position or headers.get("result") == "since-unavailable":
+                for one in self.held - (self.seen or set()):
+                    self.drop(one)
+            self.seen = None
+        if position and self.seen is None:  # all that came before is handled
+            self.position = position
+            new = self.file.with_name(self.file.name + ".new")
+            new.write_text("\n".join([position, *sorted(self.held)]))
+            new.replace(self.file)  # so that a crash leaves the old file or the new one
+            report("position", position)
+
+    def drop(self, topic: str) -> None:
+        """Forget a topic."""
+        self.held.discard(topic)
+        show(topic, "")
+
+
+RESUME = Resume(Path(REST[0])) if REST else None
+
+
+def receive(connection: Any, frame: Any) -> None:
+    """Handle a MESSAGE."""
+    headers = frame.headers
+    if "ack" not in headers:  # a marker or a notice
+        if RESUME:
+            RESUME.notice(headers)
+        return
+    show(headers["destination"], frame.body.decode())
+    if RESUME:
+        RESUME.took(headers["destination"], has_value=bool(frame.body))
+    connection.ack(headers["ack"])  # only then comes the next value of this topic
 
 
 def run() -> tuple[str, bool]:
@@ -90,11 +157,10 @@ def run() -> tuple[str, bool]:
             if kind == "connected":
                 report("connected")
                 connected = True
-                headers = {"durable": "true", "accept-format": "json"}
+                headers = {"accept-format": "json"} | (RESUME.begin() if RESUME else {"durable": "true"})
                 connection.subscribe(GLOB, id="all", ack="client", headers=headers)
             elif kind == "message":
-                show(frame)
-                connection.ack(frame.headers["ack"])  # only then comes the next value of this topic
+                receive(connection, frame)
             elif kind == "receipt":
                 if topic := sent.pop(frame.headers["receipt-id"], ""):
                     report(frame.headers["disposition"], topic, frame.headers.get("result", ""))

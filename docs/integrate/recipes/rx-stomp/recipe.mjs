@@ -1,7 +1,8 @@
 // Publish lines `DESTINATION JSON` of standard input, and print each change of a glob, with rx-stomp over WebSocket.
-// Usage: node recipe.mjs HOST PORT CA CERTIFICATE KEY GLOB
+// Usage: node recipe.mjs HOST PORT CA CERTIFICATE KEY GLOB [POSITION-FILE]
+// With a file for the position it continues by `since` in place of a durable subscription. The file has the topics too.
 // In Node.js it shows a certificate to the admin listener. In a page leave out `webSocketFactory`, set `brokerURL`, and put a ticket
-// into `connectHeaders` in `beforeConnect`; then a subscription cannot be durable.
+// into `connectHeaders` in `beforeConnect`; then a subscription cannot be durable, so store the position.
 import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { setTimeout } from 'node:timers/promises';
@@ -9,8 +10,10 @@ import { RxStomp, RxStompState } from '@stomp/rx-stomp';
 import { Versions } from '@stomp/stompjs';
 import { filter, skip } from 'rxjs';
 import { WebSocket } from 'ws';
+import { Resume } from '../resume.mjs';
 
-const [host, port, ca, cert, key, glob] = process.argv.slice(2);
+const [host, port, ca, cert, key, glob, file] = process.argv.slice(2);
+const resume = file && new Resume(file, (topic) => show(topic, ''));
 // The same CONNECT would get these again, or two programs would take the session from each other for ever.
 const FINAL = ['session taken over by a newer connection', 'unknown host', 'bad client-id'];
 
@@ -64,14 +67,20 @@ client.connectionState$.pipe(skip(1), filter((state) => state === RxStompState.C
 });
 
 // It subscribes again after each loss.
-client.watch({ destination: glob, subHeaders: { id: 'all', ack: 'client', durable: 'true', 'accept-format': 'json' } }).subscribe((message) => {
-  show(message);
+const subHeaders = () => ({
+  id: 'all', ack: 'client', 'accept-format': 'json', ...(resume ? resume.begin() : { durable: 'true' }),
+});
+client.watch({ destination: glob, subHeaders }).subscribe((message) => {
+  const { destination: topic, ack } = message.headers;
+  if (!ack) return resume?.notice(message.headers); // a marker or a notice
+  const body = new TextDecoder().decode(message.binaryBody);
+  show(topic, body);
+  resume?.took(topic, body !== '');
   message.ack(); // only then comes the next value of this topic
 });
 
-function show(message) { // put the work of your program here
-  const body = new TextDecoder().decode(message.binaryBody);
-  console.log(body ? 'value' : 'deleted', message.headers.destination, body);
+function show(topic, body) { // put the work of your program here; without body the topic is gone
+  console.log(body ? 'value' : 'deleted', topic, body);
 }
 
 function publish(line) {

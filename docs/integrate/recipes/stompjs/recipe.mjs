@@ -1,13 +1,16 @@
 // Publish lines `DESTINATION JSON` of standard input, and print each change of a glob, with stompjs over mutual TLS.
-// Usage: node recipe.mjs HOST PORT CA CERTIFICATE KEY GLOB
+// Usage: node recipe.mjs HOST PORT CA CERTIFICATE KEY GLOB [POSITION-FILE]
+// With a file for the position it continues by `since` in place of a durable subscription. The file has the topics too.
 import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { setTimeout } from 'node:timers/promises';
 import { connect } from 'node:tls';
 import { Client, Versions } from '@stomp/stompjs';
 import { TCPWrapper } from '@stomp/tcp-wrapper';
+import { Resume } from '../resume.mjs';
 
-const [host, port, ca, cert, key, glob] = process.argv.slice(2);
+const [host, port, ca, cert, key, glob, file] = process.argv.slice(2);
+const resume = file && new Resume(file, (topic) => show(topic, ''));
 // The same CONNECT would get these again, or two programs would take the session from each other for ever.
 const FINAL = ['session taken over by a newer connection', 'unknown host', 'bad client-id'];
 
@@ -40,10 +43,9 @@ const client = new Client({
   onConnect() { // also after a lost connection
     console.log('connected');
     failures = 0;
-    client.subscribe(glob, (message) => {
-      show(message);
-      message.ack(); // only then comes the next value of this topic
-    }, { id: 'all', ack: 'client', durable: 'true', 'accept-format': 'json' });
+    client.subscribe(glob, receive, {
+      id: 'all', ack: 'client', 'accept-format': 'json', ...(resume ? resume.begin() : { durable: 'true' }),
+    });
     unsent.splice(0).forEach(publish);
   },
   onStompError(frame) {
@@ -69,9 +71,17 @@ const client = new Client({
   },
 });
 
-function show(message) { // put the work of your program here
+function receive(message) {
+  const { destination: topic, ack } = message.headers;
+  if (!ack) return resume?.notice(message.headers); // a marker or a notice
   const body = new TextDecoder().decode(message.binaryBody);
-  console.log(body ? 'value' : 'deleted', message.headers.destination, body);
+  show(topic, body);
+  resume?.took(topic, body !== '');
+  message.ack(); // only then comes the next value of this topic
+}
+
+function show(topic, body) { // put the work of your program here; without body the topic is gone
+  console.log(body ? 'value' : 'deleted', topic, body);
 }
 
 function publish(line) {

@@ -28,7 +28,7 @@ interface Command {
 interface Run {
   clock: SimulatedClock;
   map: LiveMap<Uint8Array>;
-  /** What a listener made of the updates. */
+  /** The values by the updates that a listener got. */
   mirror: Map<string, string>;
   channels: ChannelEvents[];
 }

@@ -17,6 +17,7 @@ import javax.net.ssl.TrustManagerFactory;
 import org.glassfish.tyrus.client.ClientManager;
 import org.glassfish.tyrus.client.ClientProperties;
 import org.glassfish.tyrus.client.SslEngineConfigurator;
+import org.glassfish.tyrus.container.jdk.client.JdkClientContainer;
 import org.springframework.messaging.simp.stomp.StompCommand;
 import org.springframework.messaging.simp.stomp.StompFrameHandler;
 import org.springframework.messaging.simp.stomp.StompHeaders;
@@ -81,7 +82,7 @@ class SpringWebSocket {
         trust.init(trusted);
         SSLContext tls = SSLContext.getInstance("TLS");
         tls.init(null, trust.getTrustManagers(), null);
-        ClientManager container = ClientManager.createClient();
+        ClientManager container = ClientManager.createClient(JdkClientContainer.class.getName());
         container.getProperties().put(ClientProperties.SSL_ENGINE_CONFIGURATOR, new SslEngineConfigurator(tls));
 
         ThreadPoolTaskScheduler scheduler = new ThreadPoolTaskScheduler();
