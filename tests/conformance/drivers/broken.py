@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 import anyio
-import trio
 
 from maxam import client, client_tls
 from maxam.client import link
@@ -288,4 +287,4 @@ BROKEN: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 
 if __name__ == "__main__":
     with BROKEN[sys.argv[1]][0]():
-        trio.run(python_client.main)
+        anyio.run(python_client.main, backend="trio")

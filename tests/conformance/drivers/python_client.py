@@ -1,14 +1,15 @@
-"""Drive `maxam.client` for `maxam-conformance`: an example of a driver."""
+"""Drive `maxam.client` for `maxam-conformance`: `python_client.py asyncio` or `trio`. It is an example of a driver."""
 
 import base64
 import json
-import os
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectSendStream
 
 from maxam.client import ClientError, GatewayError, OutcomeUnknownError, ResumingClient, State, resuming
 
@@ -24,12 +25,12 @@ def report(saw: str, **rest: object) -> None:
 class Driver:
     """One client, its subscriptions and its SENDs."""
 
-    def __init__(self, tasks: trio.Nursery) -> None:
+    def __init__(self, tasks: TaskGroup) -> None:
         self.tasks = tasks
         self.client: ResumingClient | None = None
-        self.connected = trio.Event()
-        self.done: dict[str, trio.MemorySendChannel[None]] = {}
-        self.tickets, self.ticket = trio.open_memory_channel[str](0)
+        self.connected = anyio.Event()
+        self.done: dict[str, MemoryObjectSendStream[None]] = {}
+        self.tickets, self.ticket = anyio.create_memory_object_stream[str](0)
 
     async def obey(self, command: Command) -> None:
         """Do what the kit orders."""
@@ -61,7 +62,7 @@ class Driver:
         try:
             async with resuming(*server, **own, heart_beat_ms=(beat_ms, beat_ms), on_state=self.show) as self.client:
                 self.connected.set()
-                await trio.sleep_forever()
+                await anyio.sleep_forever()
         except ClientError as error:
             report("closed", code=error.code)
 
@@ -78,7 +79,7 @@ class Driver:
     async def subscribe(self, command: Command) -> None:
         """Deliver the messages of a subscription to the application."""
         name = command["subscription"]
-        done, wait = trio.open_memory_channel[None](1)
+        done, wait = anyio.create_memory_object_stream[None](1)
         self.done[name] = done
         await self.connected.wait()
         assert self.client is not None
@@ -88,7 +89,7 @@ class Driver:
         try:
             async with (
                 self.client.subscribe(command["destination"], id=name, **options) as messages,
-                trio.open_nursery() as tasks,
+                anyio.create_task_group() as tasks,
             ):
                 if markers:
                     tasks.start_soon(self.positions, name, messages)
@@ -153,16 +154,13 @@ class Driver:
 
 async def commands() -> AsyncIterator[Command]:
     """Yield the commands of the kit."""
-    unread = b""
-    async for data in trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())):
-        *lines, unread = (unread + bytes(data)).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+    async for line in anyio.wrap_file(sys.stdin.buffer):
+        yield json.loads(line)
 
 
 async def main() -> None:
     """Obey until the kit closes standard input."""
-    async with trio.open_nursery() as tasks:
+    async with anyio.create_task_group() as tasks:
         driver = Driver(tasks)
         report("ready", claims=["publisher", "subscriber", "resumer", "map"])
         async for command in commands():
@@ -171,4 +169,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    anyio.run(main, backend=sys.argv[1])
