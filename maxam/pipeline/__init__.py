@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from maxam.pipeline.catalogue import Catalogue
     from maxam.pipeline.errors import PipelineError
+    from maxam.pipeline.examining import Archive, Problem, examine
     from maxam.pipeline.jobs.job import Job, job_options
     from maxam.pipeline.publish.bodies import BodyEncoder
     from maxam.pipeline.publish.gateway import gateway_options
     from maxam.pipeline.publish.publisher import Counts, PublishError, Rejected, Row, Target, publish_rows
-    from maxam.pipeline.spark.reading import Archive, Problem, examine, read_journal, register
+    from maxam.pipeline.spark.reading import read_journal, register
 
 __all__ = [
     "Archive",
@@ -38,7 +39,8 @@ _MODULES: Final = {
     "publish.bodies": ("BodyEncoder",),
     "publish.gateway": ("gateway_options",),
     "publish.publisher": ("Counts", "PublishError", "Rejected", "Row", "Target", "publish_rows"),
-    "spark.reading": ("Archive", "Problem", "examine", "read_journal", "register"),
+    "examining": ("Archive", "Problem", "examine"),
+    "spark.reading": ("read_journal", "register"),
 }
 
 

@@ -31,6 +31,7 @@ from maxam.bench.output import console
 from maxam.compiled import child_environment, core
 from maxam.journal.disk import OsDisk
 from maxam.journal.names import sealed_segments
+from maxam.pipeline.examining import examine
 from maxam.pipeline.main import main as pipeline_main
 from tests.benchmarks.brokers.process import cpu_s, tree
 from tests.benchmarks.cluster import spark_home, standalone
@@ -72,8 +73,6 @@ class Result:
 
 
 def _examine(spark: Any, journal: Path, _: Path) -> None:  # pyspark is loaded by the child only
-    from maxam.pipeline.spark.reading import examine  # needs pyspark
-
     problems = examine(spark, journal).problems
     if problems:
         raise LoadError(f"{journal} is damaged: {problems[0].text}")
@@ -81,7 +80,7 @@ def _examine(spark: Any, journal: Path, _: Path) -> None:  # pyspark is loaded b
 
 def _scan(spark: Any, journal: Path, _: Path) -> Callable[[], None]:  # likewise
     """Read every record with its body by Spark's own reader; checking the archive is `examine`."""
-    from maxam.pipeline.spark.reading import examine, read_journal  # needs pyspark
+    from maxam.pipeline.spark.reading import read_journal  # needs pyspark
 
     archive = examine(spark, journal)
 

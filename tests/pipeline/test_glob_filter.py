@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from maxam.config import Limits
 from maxam.errors import GlobError
 from maxam.globs import Glob, compile_glob
-from maxam.pipeline.spark.selection import matches
+from maxam.pipeline.spark.glob_filter import matches
 
 PIECES = [
     "a",

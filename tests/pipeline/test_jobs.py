@@ -19,6 +19,7 @@ from maxam.journal.names import sealed_segments
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.examining import examine
 from maxam.pipeline.jobs.changes import activity, rates, silent
 from maxam.pipeline.jobs.compact import dated, write_days
 from maxam.pipeline.jobs.freshness import freshness
@@ -27,7 +28,7 @@ from maxam.pipeline.jobs.newest import newest_changes
 from maxam.pipeline.jobs.spark_newest import read_newest, values_of
 from maxam.pipeline.jobs.walking import Walk
 from maxam.pipeline.main import main
-from maxam.pipeline.spark.reading import examine, read_journal
+from maxam.pipeline.spark.reading import read_journal
 from maxam.pipeline.spark.selection import Selection
 from maxam.records import UNJUDGED, Change, Identity, RejectedSend, Rejection, Validation
 from tests.pipeline.typed_journal import START_US, Minor, record_type, write_journal

@@ -13,13 +13,14 @@ from maxam.config import Limits
 from maxam.globs import compile_glob
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.examining import examine
 from maxam.pipeline.jobs import newest as newest_module
 from maxam.pipeline.jobs import walking
 from maxam.pipeline.jobs.compact import DAY, dated
 from maxam.pipeline.jobs.newest import newest_changes, newest_values
 from maxam.pipeline.jobs.output import Format, first_rows, write_frame
 from maxam.pipeline.jobs.spark_newest import read_newest, values_of
-from maxam.pipeline.spark.reading import examine, read_journal
+from maxam.pipeline.spark.reading import read_journal
 from maxam.pipeline.spark.selection import Selection
 
 RECORDS = 6000

@@ -18,10 +18,11 @@ from maxam.globs import compile_glob
 from maxam.journal.encoding import START, Encoder, header
 from maxam.journal.listing import list_segments
 from maxam.journal.reading import SegmentReader
+from maxam.pipeline.examining import examine
 from maxam.pipeline.jobs import verify
 from maxam.pipeline.main import main
 from maxam.pipeline.publish.publisher import Row, publish_rows
-from maxam.pipeline.spark.reading import examine, read_journal
+from maxam.pipeline.spark.reading import read_journal
 from maxam.records import Change, RejectedSend
 from tests.pipeline.test_sink import journal, options, target
 from tests.support.gateway_process import GatewayProcess

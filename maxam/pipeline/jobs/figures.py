@@ -15,7 +15,7 @@ from pyspark.sql.window import Window
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from maxam.pipeline.spark.reading import Problem
+    from maxam.journal.listing import Problem
 
 INTERVALS_MAX: Final = 240  # of a chart: more could not be distinguished
 TYPES_MAX: Final = 8  # shown by name; the others together

@@ -15,7 +15,8 @@ from maxam.globs import Glob
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.jobs.job import Job, job_options
 from maxam.pipeline.jobs.spark_newest import MICROSECOND
-from maxam.pipeline.spark.selection import Selection, glob_option, matches, moment_text
+from maxam.pipeline.spark.glob_filter import matches
+from maxam.pipeline.spark.selection import Selection, glob_option, moment_text
 from maxam.terminal.moments import Moment
 
 Limits = Sequence[

@@ -15,6 +15,7 @@ import click
 from maxam.errors import MaxamError
 from maxam.exit_codes import ExitCode
 from maxam.pipeline.errors import MissingError, PipelineError, not_installed, unusable
+from maxam.pipeline.examining import examine
 from maxam.pipeline.spark.progress import ProgressBar
 from maxam.terminal.groups import Failure
 from maxam.terminal.options import Pair
@@ -22,8 +23,9 @@ from maxam.terminal.options import Pair
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from maxam.journal.archive import Archive
+    from maxam.journal.listing import Problem
     from maxam.pipeline.jobs.output import Format, Result
-    from maxam.pipeline.spark.reading import Archive, Problem
 
 _OUR_ERROR: Final = re.compile(r"^maxam\.[\w.]+Error: ")
 MISSING_NAMED_MAX: Final = 20  # stretches of revisions that a message names
@@ -110,14 +112,12 @@ class Job:
         """Whether the result becomes a folder of files, in no order."""
         return self._out is not None and self._out.endswith("/")
 
-    def examine(self, **prune: Any) -> "Archive":  # noqa: ANN401  # as of reading.examine
+    def examine(self, **prune: Any) -> "Archive":  # noqa: ANN401  # as of examining.examine
         """Check the part of the archive that will be read, and report its problems.
 
         Args:
-            **prune: As of `reading.examine`: records, from_revision, to_revision, since, until, destinations.
+            **prune: As of `examining.examine`: records, from_revision, to_revision, since, until, destinations.
         """
-        from maxam.pipeline.spark.reading import examine  # noqa: PLC0415  # needs pyspark
-
         with self.progress("checking the archive"):
             archive = examine(None, self.journal, **prune)
         self.report_problems(archive.problems)

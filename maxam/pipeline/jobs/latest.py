@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from maxam.globs import Glob
+from maxam.journal.archive import Archive
 from maxam.journal.dump import read_records
+from maxam.journal.listing import Problem
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.jobs.job import Job, job_options
 from maxam.pipeline.jobs.newest import newest_changes, newest_values
-from maxam.pipeline.jobs.spark_newest import read_newest, values_of
 from maxam.pipeline.jobs.walking import Walk
-from maxam.pipeline.spark.reading import Archive, Problem
 from maxam.pipeline.spark.selection import Selection, glob_option, moment_text
 from maxam.records import Change
 from maxam.terminal.moments import Moment
@@ -139,6 +139,8 @@ def latest_command(
         with job.progress("finding the newest changes"):
             found: DataFrame | Result
             if job.workers is not None:
+                from maxam.pipeline.jobs.spark_newest import read_newest, values_of  # noqa: PLC0415  # needs pyspark
+
                 found = values_of(read_newest(job.workers, archive, selection), catalogue, deleted)
             else:
                 newest = kept.enter_context(newest_changes(Walk(archive, selection, 0), job.counted))

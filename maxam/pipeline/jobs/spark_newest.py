@@ -6,11 +6,11 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
 
+from maxam.journal.archive import Archive
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.jobs.decoding import with_values
 from maxam.pipeline.jobs.output import with_optional
 from maxam.pipeline.jobs.walking import FOUND_COLUMNS, Walk, decoded
-from maxam.pipeline.spark.reading import Archive
 from maxam.pipeline.spark.rows import CHANGE_COLUMNS
 from maxam.pipeline.spark.selection import Selection
 

@@ -34,11 +34,12 @@ from maxam.errors import ClientError
 from maxam.exit_codes import ExitCode
 from maxam.globs import Glob
 from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.examining import Archive, examine
 from maxam.pipeline.jobs.job import Job, job_options
 from maxam.pipeline.publish.gateway import gateway_options
 from maxam.pipeline.publish.publisher import PROTOCOL_HEADERS, Target
-from maxam.pipeline.spark.reading import Archive, examine
-from maxam.pipeline.spark.selection import GlobType, matches
+from maxam.pipeline.spark.glob_filter import matches
+from maxam.pipeline.spark.selection import GlobType
 from maxam.pki.certificates import fingerprint as fingerprint_of
 from maxam.terminal.moments import Duration
 from maxam.terminal.options import RenamedOption

@@ -11,25 +11,20 @@ from weakref import WeakSet
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's documentation uses
 
-from maxam.config import Limits
-from maxam.errors import JournalError
-from maxam.globs import Glob, compile_glob
-from maxam.journal import archive as archives
+from maxam.globs import Glob
 from maxam.journal.archive import Archive
 from maxam.journal.encoding import SCHEMA
-from maxam.journal.listing import Problem, Records
-from maxam.journal.names import Segment
+from maxam.journal.listing import Records
 from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.examining import examine, globs_of
+from maxam.pipeline.spark.glob_filter import matches
 from maxam.pipeline.spark.native_avro import NATIVE_AVRO
 from maxam.pipeline.spark.rows import CHANGE_COLUMNS, REJECTED_COLUMNS, SESSION_COLUMNS
-from maxam.pipeline.spark.selection import matches
-from maxam.pipeline.spark.source import MaxamDataSource, may_hold, micros, require_nothing_lost
+from maxam.pipeline.spark.source import MaxamDataSource, require_nothing_lost
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-__all__ = ["Archive", "Problem", "Records", "examine", "read_journal", "register"]
 
 _COLUMNS: Final[dict[Records, "StructType"]] = {
     "changes": CHANGE_COLUMNS,
@@ -56,51 +51,6 @@ def register(spark: "SparkSession") -> None:
         spark.dataSource.register(MaxamDataSource)
         _registered.add(spark)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-
-
-def examine(
-    spark: "SparkSession | None",  # noqa: ARG001 - part of the contract: a cluster may do it some day
-    folder: str | os.PathLike[str],
-    *,
-    records: Records = "changes",
-    from_revision: int | None = None,
-    to_revision: int | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    destinations: Iterable[str | Glob] | None = None,
-) -> Archive:
-    """Prove every block in the range, and return the readable part and the problems.
-
-    Reads the files once, several at a time, without decoding them. Memory does not grow with the archive. Segments out of the
-    range are not read.
-
-    Args:
-        spark: Not needed.
-        folder: The journal's.
-        records: Kind of the records to read.
-        from_revision: First one wanted. None for the first one that is there.
-        to_revision: Last one wanted.
-        since: First time wanted, with a zone.
-        until: Time before which; with a zone.
-        destinations: Globs; segments that hold no change of any are left out, as far as there are indexes.
-
-    Raises:
-        PipelineError: It is not the folder of a journal, or cannot be read; or a time has no zone.
-        GlobError: A glob is malformed.
-    """
-    root = os.path.abspath(folder)  # noqa: PTH100 - a string is wanted
-    try:
-        return archives.examine(
-            root,
-            records,
-            from_revision,
-            to_revision,
-            _micros(since),
-            _micros(until),
-            None if destinations is None else functools.partial(_may_hold, root, records, _globs(destinations)),
-        )
-    except (JournalError, OSError) as error:
-        raise PipelineError(str(error)) from error
 
 
 def read_journal(
@@ -139,7 +89,7 @@ def read_journal(
         PipelineError: Something cannot be read, and is named with file, position and revisions; or arguments are wrong.
         GlobError: A glob is malformed.
     """
-    globs = None if destinations is None else _globs(destinations)
+    globs = None if destinations is None else globs_of(destinations)
     if globs is not None and records == "sessions":
         raise PipelineError("sessions have no destinations to choose them by")
     if archive is None:
@@ -212,22 +162,3 @@ def _by_source(spark: "SparkSession", archive: Archive) -> "DataFrame":
 
 def _all(conditions: "list[Column]") -> "Column":
     return functools.reduce(lambda one, other: one & other, conditions)
-
-
-def _globs(destinations: Iterable[str | Glob]) -> list[Glob]:
-    if isinstance(destinations, str | Glob):
-        destinations = [destinations]
-    return [one if isinstance(one, Glob) else compile_glob(one, Limits()) for one in destinations]
-
-
-def _may_hold(folder: str, records: Records, globs: list[Glob], segment: Segment) -> bool:
-    alternatives = [(glob.prefix.encode(), glob.prefix != glob.text) for glob in globs]
-    return records != "changes" or may_hold(folder, segment, [alternatives])
-
-
-def _micros(at: datetime | None) -> int | None:
-    if at is None:
-        return None
-    if at.tzinfo is None:
-        raise PipelineError(f"the time {at} has no zone: give it one, such as datetime.UTC")
-    return micros(at)

@@ -1,14 +1,12 @@
 """The rows that a job selects: by times, by revisions, and by globs over destinations."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
 import click
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation uses
 
 from maxam.config import Limits
 from maxam.errors import GlobError
@@ -56,7 +54,7 @@ class Selection:
     globs: tuple[Glob, ...] = ()
 
     def prune(self) -> dict[str, Any]:
-        """Return what `reading.examine` and `reading.read_journal` take."""
+        """Return what `examining.examine` and `reading.read_journal` take."""
         found: dict[str, Any] = {
             "since": self.since,
             "until": self.until,
@@ -65,22 +63,6 @@ class Selection:
             "destinations": self.globs or None,
         }
         return {name: value for name, value in found.items() if value is not None}
-
-
-def matches(globs: Sequence[Glob], destination: str = "destination") -> Column:
-    """Return the condition that a column matches one of these globs, exactly as the broker matches.
-
-    The text before a glob's first wildcard is a condition of its own, by which a data source can leave out files.
-    """
-
-    def one(glob: Glob) -> Column:
-        column = F.col(destination)
-        if glob.prefix == glob.text:
-            return column == glob.text
-        whole = column.rlike(f"\\A(?:{glob.expression})\\z")
-        return column.startswith(glob.prefix) & whole if glob.prefix else whole
-
-    return functools.reduce(lambda either, other: either | other, [one(glob) for glob in globs])
 
 
 def selection_options(verb: Callable[..., None]) -> Callable[..., None]:

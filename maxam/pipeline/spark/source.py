@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast, final
 
@@ -30,14 +30,13 @@ from pyspark.sql.types import StructType
 
 from maxam.errors import JournalError
 from maxam.journal.archive import examine, plan
-from maxam.journal.disk import OsDisk
 from maxam.journal.identity import NewIncarnationError, end_chain, incarnation, require_same
-from maxam.journal.index import load
 from maxam.journal.listing import REVISION_MAX, Problem, Records, list_segments, size_of, start_of
 from maxam.journal.names import Segment
 from maxam.journal.reading import Block, SegmentReader
 from maxam.journal.tail import Cursor, Stretch, advance, newest, oldest, stretches
 from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.examining import Alternatives, may_hold, micros
 from maxam.pipeline.spark.rows import (
     CHANGE_COLUMNS,
     PROBLEM_COLUMNS,
@@ -66,7 +65,6 @@ _STREAM_OPTIONS: Final = (
 _BYTES: Final = re.compile(r"(\d{1,12})(b|k|m|g|t)?b?")
 _READ_OPTIONS: Final = ("path", "records", "fromRevision", "toRevision", "problems", "prune", "segments")
 TASK_BYTES: Final = 16 << 20  # of segments that one task reads, unless a single one is larger
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @final
@@ -486,28 +484,6 @@ class _Bounds:
             self.since_us = since_us
         if until_us is not None and (self.until_us is None or until_us < self.until_us):
             self.until_us = until_us
-
-
-Alternatives = list[tuple[bytes, bool]]  # a destination, or with True how it begins
-
-
-def may_hold(folder: str, segment: Segment, wanted: Iterable[Alternatives]) -> bool:
-    """Return True if a sealed segment can hold changes of the wanted destinations, as far as there is an index of it."""
-    wanted = list(wanted)
-    if not wanted:
-        return True
-    index = load(folder, Segment(segment.first, segment.last, segment.path), OsDisk())
-    if index is None:
-        return True
-    return all(
-        any(index.may_hold_prefix(name) if begins else index.may_hold(name) for name, begins in alternatives)
-        for alternatives in wanted
-    )
-
-
-def micros(at: datetime) -> int:
-    """Return microseconds since the epoch; a time without a zone is in UTC, the zone of the session."""
-    return ((at if at.tzinfo is not None else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def require_nothing_lost(problems: Iterable[Problem]) -> None:
