@@ -70,15 +70,17 @@ def verify(folder: str | os.PathLike[str], disk: Disk) -> Iterator[FileReport]:
             problem="the report of a repair cannot be believed. Its losses are reported as missing",
         )
     covered = 0
-    for revision, path in list_snapshots(f"{root}/snapshots", disk):
-        covered = revision
-        yield examine_file(path, disk, Decoder(0, 0), None, revision)
-    for name in sorted(disk.names(f"{root}/snapshots")):
-        if parse_snapshot_name(name) is None and name != "lock":  # of the process that builds them
-            yield _foreign(f"{root}/snapshots/{name}", disk)
+    folders = disk.names(root)  # a copy in a store without folders, such as S3, lacks the empty ones
+    if "snapshots" in folders:
+        for revision, path in list_snapshots(f"{root}/snapshots", disk):
+            covered = revision
+            yield examine_file(path, disk, Decoder(0, 0), None, revision)
+        for name in sorted(disk.names(f"{root}/snapshots")):
+            if parse_snapshot_name(name) is None and name != "lock":  # of the process that builds them
+                yield _foreign(f"{root}/snapshots/{name}", disk)
     yield from _verify_segments(root, disk, covered, losses)
     yield from _verify_rejected(root, disk, losses)
-    for name in sorted(disk.names(f"{root}/schemas")):
+    for name in sorted(disk.names(f"{root}/schemas")) if "schemas" in folders else ():
         path = f"{root}/schemas/{name}"
         if name.endswith(".avsc"):
             length = disk.size(path)

@@ -311,6 +311,20 @@ def test_a_repaired_journal_has_backups_that_can_be_restored() -> None:
     assert read_losses(NEW, disk).ranges["segments"]
 
 
+@pytest.mark.parametrize("folder", ["snapshots", "schemas"])
+def test_a_copy_in_a_store_without_empty_folders_is_whole(folder: str) -> None:
+    """A copy of a backup that lacks a folder without files is verified and restored as the backup is."""
+    disk = journal()
+    for path in [path for path in disk.contents() if path.startswith(f"{ROOT}/{folder}/")]:
+        disk.unlink(path)
+    back_up(ROOT, BACKUPS, "1", disk)
+    assert not disk.names(f"{BACKUPS}/1/{folder}")
+    disk.remove_folder(f"{BACKUPS}/1/{folder}")
+    assert [one for one in verify_backup(f"{BACKUPS}/1", disk) if one.problem is not None] == []
+    restore(f"{BACKUPS}/1", NEW, disk)
+    assert shown(disk, NEW) == shown(disk)
+
+
 def test_a_linked_file_that_has_decayed_is_copied_from_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backup before is not believed for what it once was; the new one is whole."""
     monkeypatch.setattr(backup, "_ENDS_BYTES", 32)  # the files here are so small that their ends are all of them
