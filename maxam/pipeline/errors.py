@@ -33,6 +33,11 @@ class MissingError(PipelineError):
 
 
 @final
+class OtherFilesError(PipelineError):
+    """Another program added or removed files of a table that were to be replaced. Nothing was replaced."""
+
+
+@final
 class NotInstalledError(PipelineError):
     """A package of the extra maxam[pipeline] is not installed."""
 

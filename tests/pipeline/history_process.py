@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from maxam.pipeline.history.command import update_history
+from maxam.pipeline.history.command import Form, update_history
 
 
 def kill() -> None:
@@ -21,7 +21,7 @@ def kill_when(point: str, out: Path) -> None:
     Args:
         point: `splicing` while a worker writes the first file. `writing` when some files are there. `listing` when all is written but
             the commit's list. `moving` when half the files are in their places. `stating` when all are, but the state is not
-            written. `forgetting` when only the list is still there.
+            written. `logging` when one type has its Delta log and another one has not. `forgetting` when only the list is still there.
         out: The table.
     """
     if point in {"splicing", "writing"}:
@@ -43,6 +43,8 @@ def kill_when(point: str, out: Path) -> None:
             end = {"listing": "commit.json", "moving": ".parquet", "stating": "state.json"}.get(point, "?")
             if target.endswith(end) and (point != "moving" or moved[0] == 3):
                 kill()
+        elif event == "open" and point == "logging" and "_delta_log" in str(arguments[0]):
+            kill()  # to sync what was written
         elif event == "os.remove" and point == "forgetting" and str(arguments[0]).endswith("commit.json"):
             kill()
 
@@ -53,7 +55,8 @@ def main() -> None:
     """Run."""
     journal, out, point = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     kill_when(point, out)
-    update_history(None, journal, out, round_bytes=int(sys.argv[4]))
+    form: Form = "delta" if sys.argv[5] == "delta" else "parquet"
+    update_history(None, journal, out, round_bytes=int(sys.argv[4]), form=form)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """A history table with Delta logs, read back by other programs, with other writers, and at older versions."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import SparkSession
 
-from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.errors import OtherFilesError, PipelineError
 from maxam.pipeline.history import delta, table
 from maxam.pipeline.history.command import update_history
 from tests.pipeline.test_history import A0, A1, B0, all_rows, some_changes
@@ -138,6 +141,82 @@ def test_other_writers_of_the_log_are_respected(tmp_path: Path) -> None:
     version = DeltaTable(out / A).version()
     delta.DeltaLog(out / A).add(table.current_files(out / A), 60)
     assert DeltaTable(out / A).version() == version
+
+
+def append_row(out: Path, revision: int) -> None:
+    """Append a row as another program does, of the columns that the table has."""
+    one = DeltaTable(out / A).to_pyarrow_table().slice(0, 1)
+    write_deltalake(out / A, one.set_column(0, "revision", pa.array([revision], pa.int64())), mode="append")
+
+
+def test_a_row_that_comes_while_columns_change_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program appends after the older files were read: the run ends with an error, and the next one keeps the row."""
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    write_journal(journal, some_changes(1, 20), [A0, B0])
+    update_history(None, journal, out, form="delta")
+    write_journal(journal, some_changes(21, 40, A1), [A0, A1, B0])
+    commit = table.Table.commit
+
+    def late(self: table.Table, *arguments: Any, **options: Any) -> None:
+        append_row(out, 1_000_000)
+        commit(self, *arguments, **options)
+
+    monkeypatch.setattr(table.Table, "commit", late)
+    with pytest.raises(OtherFilesError):
+        update_history(None, journal, out)
+    monkeypatch.undo()
+    assert 1_000_000 in revisions(out, A)
+    update_history(None, journal, out)
+    expected = [row["revision"] for row in all_rows(table_of(journal, tmp_path))[A]]
+    assert revisions(out, A) == [*expected, 1_000_000]
+
+
+def test_two_writers_at_the_same_time_lose_and_double_nothing(tmp_path: Path) -> None:
+    """While history goes on round by round, another thread appends and compacts. An error is one to try again, and each row is there once."""
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    write_journal(journal, some_changes(1, 20), [A0, B0])
+    update_history(None, journal, out, form="delta")
+    done = threading.Event()
+    appended: list[int] = []
+
+    def other() -> None:
+        while not done.is_set() or len(appended) < 3:
+            revision = 1_000_000 + len(appended)
+            try:
+                append_row(out, revision)
+                appended.append(revision)
+                DeltaTable(out / A).optimize.compact()
+            except DeltaError:
+                continue  # it lost a race, and nothing was written
+
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(other)
+        try:
+            for last in range(40, 200, 20):
+                minor = A0 if last < 120 else A1
+                write_journal(journal, some_changes(last - 19, last, minor), [A0, A1, B0])
+                while True:
+                    try:
+                        update_history(None, journal, out)
+                    except PipelineError:
+                        continue
+                    break
+        finally:
+            done.set()
+        writer.result()
+    expected = all_rows(table_of(journal, tmp_path))
+    assert revisions(out, A) == [row["revision"] for row in expected[A]] + appended
+    assert rows(out, B) == undated(expected[B])
+
+
+def test_two_histories_of_one_table_exclude_each_other(tmp_path: Path) -> None:
+    """A second process that writes the table is refused, and the first one is not harmed."""
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    write_journal(journal, some_changes(1, 20), [A0, B0])
+    with table.Table(out), pytest.raises(PipelineError):
+        update_history(None, journal, out, form="delta")
+    update_history(None, journal, out, form="delta")
+    assert revisions(out, A) == [row["revision"] for row in all_rows(table_of(journal, tmp_path))[A]]
 
 
 def test_a_log_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maxam.durable_files import sync
-from maxam.pipeline.errors import PipelineError, not_installed
+from maxam.pipeline.errors import OtherFilesError, PipelineError, not_installed
 
 try:
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -49,7 +49,7 @@ class DeltaLog:
             PipelineError: The log cannot be read.
         """
         try:
-            return sorted(Path(unquote(urlsplit(uri).path)) for uri in DeltaTable(str(self._folder)).file_uris())
+            return sorted(_files(DeltaTable(str(self._folder))))
         except DeltaError as error:
             raise PipelineError(
                 f"{self._folder}: the Delta log cannot be read: {error}. Restore it, or build a new table in another folder"
@@ -67,19 +67,28 @@ class DeltaLog:
         """
         self._commit(list(files), "append", ROWS, revision)
 
-    def replace(self, files: Iterable[Path], number: int) -> None:
+    def replace(self, files: Iterable[Path], number: int, read: Iterable[Path]) -> None:
         """Replace all files of the table. The older version keeps its files.
 
         Args:
             files: In the folder.
             number: Of the schema versions that the columns hold. Nothing is replaced if the log has this one already.
+            read: The files whose rows they have.
 
         Raises:
+            OtherFilesError: The table has other files now.
             PipelineError: As of `add`.
         """
-        self._commit(list(files), "overwrite", COLUMNS, number)
+        self._commit(list(files), "overwrite", COLUMNS, number, read)
 
-    def _commit(self, files: list[Path], mode: Literal["append", "overwrite"], name: str, number: int) -> None:
+    def _commit(
+        self,
+        files: list[Path],
+        mode: Literal["append", "overwrite"],
+        name: str,
+        number: int,
+        read: Iterable[Path] = (),
+    ) -> None:
         if not files:
             return
         folder = str(self._folder)
@@ -97,6 +106,10 @@ class DeltaLog:
                 done = table.transaction_version(name)
                 if done is not None and done >= number:
                     return
+                if mode == "overwrite" and _names(_files(table)) != _names(read):
+                    raise OtherFilesError(
+                        f"{folder}: another program changed the table while its columns were changed. Run history again"
+                    )
                 table.create_write_transaction([*actions], mode, schema, ["date"], commit_properties=properties)
                 table.update_incremental()
                 version = table.version()
@@ -119,3 +132,12 @@ class DeltaLog:
         place = path.relative_to(self._folder).as_posix()
         date = path.parent.name.removeprefix("date=")
         return AddAction(place, found.st_size, {"date": date}, int(found.st_mtime * 1000), True, json.dumps(bounds))
+
+
+def _files(table: DeltaTable) -> list[Path]:
+    return [Path(unquote(urlsplit(uri).path)) for uri in table.file_uris()]
+
+
+def _names(files: Iterable[Path]) -> set[tuple[str, ...]]:
+    """Return the names of files with the folders of their dates, by which deltalake and maxam name one file alike."""
+    return {path.parts[-2:] for path in files}

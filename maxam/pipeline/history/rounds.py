@@ -125,7 +125,7 @@ class Round:
                     for target, path in files
                 ]
             moves = [(target, path.relative_to(table.folder).as_posix()) for target, path in files]
-            table.commit(moves, table.state, {name: minors}, replace=True)
+            table.commit(moves, table.state, {name: minors}, replaced=before)
             self._report.rewritten += len(files)
 
     # splicing

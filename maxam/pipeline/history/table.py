@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from maxam.durable_files import replace_durably, sync
-from maxam.pipeline.errors import PipelineError
+from maxam.pipeline.errors import OtherFilesError, PipelineError
 
 if TYPE_CHECKING:
     from maxam.pipeline.history.delta import DeltaLog
@@ -163,7 +163,12 @@ class Table:
         return current_files(self.folder / name)
 
     def commit(
-        self, files: Iterable[tuple[Path, str]], state: State, minors: Mapping[str, Minors], *, replace: bool = False
+        self,
+        files: Iterable[tuple[Path, str]],
+        state: State,
+        minors: Mapping[str, Minors],
+        *,
+        replaced: Iterable[Path] = (),
     ) -> None:
         """Put finished files in their places and make a state the table's, all or, after a kill, at the next start.
 
@@ -171,9 +176,10 @@ class Table:
             files: Path of each, in the work folder, and its path in the table; one that is there is replaced.
             state: State of the table with them.
             minors: Types whose columns hold other minors now.
-            replace: The files are all of their types, in place of those that there are.
+            replaced: All files of the type, if `files` are in place of them.
 
         Raises:
+            OtherFilesError: The type has other files meanwhile. Nothing of this commit is done.
             PipelineError: A Delta log cannot be written. The next start does it.
             OSError: The next start does what is left to do, or nothing of it.
         """
@@ -184,7 +190,8 @@ class Table:
             folders |= {parent for parent in (self.folder / source).parents if parent.is_relative_to(self._own)}
         for each in folders:
             sync(each)
-        plan = {"format": _FORMAT, "files": moves, "state": asdict(state), "minors": minors, "replace": replace}
+        plan = {"format": _FORMAT, "files": moves, "state": asdict(state), "minors": minors}
+        plan["replaced"] = [str(path) for path in replaced]
         self._write(self._own / "commit.json", plan)
         self._finish()
         self.state = state
@@ -210,7 +217,11 @@ class Table:
             for each in folders:
                 sync(each)
             if plan["state"].get("delta"):
-                self._log(plan)
+                try:
+                    self._log(plan)
+                except OtherFilesError:
+                    (self._own / "commit.json").unlink()
+                    raise
             (self._own / "types").mkdir(exist_ok=True)
             for name, minors in plan["minors"].items():
                 self._write(self._own / "types" / f"{name}.json", {"minors": minors})
@@ -228,8 +239,9 @@ class Table:
             files = places.get(folder.name, [])
             if not _has_log(folder):
                 delta_log(folder).add(sorted(folder.glob("date=*/*.parquet")), plan["state"]["revision"])
-            elif plan["replace"] and files:
-                delta_log(folder).replace(files, len(plan["minors"][folder.name]))
+            elif files and (replaced := plan.get("replaced")):
+                number = len(plan["minors"][folder.name])
+                delta_log(folder).replace(files, number, [Path(path) for path in replaced])
             else:
                 delta_log(folder).add(files, plan["state"]["revision"])
 
