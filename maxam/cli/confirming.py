@@ -27,6 +27,14 @@ REMOVE_PRINCIPAL: Final = (
     "Remove this principal?",
     "Its connections are closed at once, and its certificate gives access no longer. To connect again it needs a new token.",
 )
+REVOKE_TOKEN: Final = (
+    "Revoke this token?",
+    "Whoever holds it can no longer enrol with it. This cannot be undone. To enrol, its client needs a new token.",
+)
+REMOVE_MEMBER: Final = (
+    "Remove this member?",
+    "The log no longer waits for it, and may forget entries that its journal lacks. Do this only if it is gone for good.",
+)
 REVOKE_CERTIFICATE: Final = (
     "Revoke this certificate?",
     "Its client is closed once the gateway has the new CRL, and needs a new certificate. This cannot be undone.",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from maxam.cli.confirming import REMOVE_MEMBER, ask, yes_option
 from maxam.cli.options import FOLDER, done, json_option, limit_option, listing_option, print_rows, with_credentials
 from maxam.cli.repeating import watch_option
 from maxam.cluster.checking import largest_entry
@@ -201,15 +202,18 @@ def cluster_handover(credentials: Credentials, to: str, as_json: bool) -> None:
 
 @cluster.command("members")
 @click.option("--remove", metavar="NAME", default="", help="Remove a member that is silent, and gone for good.")
+@yes_option
 @limit_option()
 @listing_option
 @with_credentials
-def cluster_members(credentials: Credentials, remove: str, limit: int | None, as_json: bool) -> None:
+def cluster_members(credentials: Credentials, remove: str, yes: bool, limit: int | None, as_json: bool) -> None:
     """List the members of a cluster, or remove one.
 
     The log forgets an entry once the journals of copies_min live members have it. It waits for members that are silent, if fewer are
     left. Remove one that does not come back. Ask the member that leads.
     """
+    if remove:
+        ask(REMOVE_MEMBER, remove, yes)
     with Remote(credentials) as remote:
         if remove:
             remote.delete("/v1/cluster/members", name=remove)

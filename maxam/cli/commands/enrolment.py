@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import click
 
 from maxam.cli.arranging import FIELDS, NAMES_ONLY, SORT, setting
-from maxam.cli.confirming import REMOVE_PRINCIPAL, ask, yes_option
+from maxam.cli.confirming import REMOVE_PRINCIPAL, REVOKE_TOKEN, ask, yes_option
 from maxam.cli.options import done, json_option, listing, print_rows, with_credentials
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.groups import CommandGroup
@@ -101,10 +101,12 @@ def token_list(credentials: Credentials, limit: int | None, as_json: bool) -> No
 
 @token.command("revoke")
 @click.argument("token_id", metavar="ID")
+@yes_option
 @json_option
 @with_credentials
-def token_revoke(credentials: Credentials, token_id: str, as_json: bool) -> None:
+def token_revoke(credentials: Credentials, token_id: str, yes: bool, as_json: bool) -> None:
     """Make a token worthless that was not used yet."""
+    ask(REVOKE_TOKEN, token_id, yes)
     with Remote(credentials) as remote:
         remote.delete(f"/v1/enrolment-tokens/{token_id}")
     done(as_json, f"revoked {token_id}", {"id": token_id, "revoked": True})

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import maxam.api
 from maxam.cli import confirming
 from maxam.cli.confirming import DELETE_TOPIC, DELETE_TOPICS, END_SESSION, ask, ask_many
+from maxam.cli.main import main
 from tests.support.errors import code_in
 from tests.support.living_gateway import Living, Site, cli, living, run
 
@@ -130,3 +131,26 @@ def test_questions_are_those_of_the_console() -> None:
         source = (CONSOLE / f"{view}.js").read_text(encoding="utf-8")
         assert f'title: "{title}"' in source
         assert f'"{text}"' in source
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topics delete X/a",
+        "sessions drop display c1",
+        "subscriptions drop display c1 s",
+        "enrolment remove display",
+        "enrolment token revoke 7",
+        "cluster members --remove b",
+    ],
+)
+def test_what_cannot_be_undone_asks_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str) -> None:
+    """On a terminal a no ends each of them before it connects; with --yes it connects, and finds no gateway."""
+    monkeypatch.setattr(confirming, "_on_a_terminal", lambda: True)
+    none = str(tmp_path / "none.pem")
+    nowhere = ["--admin", "127.0.0.1:9", "--cert", none, "--key", none, "--ca", none]
+    declined = CliRunner().invoke(main, [*nowhere, *command.split()], input="n\n")
+    agreed = CliRunner().invoke(main, [*nowhere, *command.split(), "--yes"])
+    assert declined.exit_code == 1
+    assert isinstance(declined.exception, SystemExit)
+    assert agreed.exit_code not in {0, 1}
