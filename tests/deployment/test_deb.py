@@ -30,15 +30,20 @@ def root(tmp_path: Path) -> Path:
 
 
 def package(bundle: Path, folder: Path, day: int) -> Path:
-    """Make the package of a bundle that was committed on this day."""
+    """Make the package of a bundle that was committed on this day, by `make deb` in a folder whose bundle is made already."""
+    (folder / "dist").mkdir(parents=True)
+    (folder / "deploy").symlink_to(ROOT / "deploy")
+    shutil.copy(ROOT / "Makefile", folder)
+    shutil.copy(bundle, folder / "dist/maxam-0-bundle.tar.gz")
     made = subprocess.run(
-        [ROOT / "deploy/make-deb", bundle, folder],
+        ["make", "--silent", "--old-file=bundle", "deb"],
+        cwd=folder,
         env=os.environ | {"SOURCE_DATE_EPOCH": str(1_790_000_000 + 86_400 * day)},
         capture_output=True,
         text=True,
         check=True,
     )
-    return Path(made.stdout.strip())
+    return folder / made.stdout.strip()
 
 
 def inside(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -62,8 +67,8 @@ def install(root: Path, deb: Path) -> subprocess.CompletedProcess[str]:
 
 def test_install_upgrade_remove_purge(root: Path, bundle: Path, tmp_path: Path) -> None:
     """The programs run, configuration survives an upgrade, which shows what it changes, and removal leaves configuration and data alone."""
-    first = package(bundle, tmp_path, 0)
-    assert package(bundle, tmp_path / "root/tmp", 0).read_bytes() == first.read_bytes()
+    first = package(bundle, tmp_path / "first", 0)
+    assert package(bundle, tmp_path / "again", 0).read_bytes() == first.read_bytes()
     done = install(root, first)
     assert done.returncode == 0, done.stdout
     assert inside(root, "maxam-gateway", "--version").returncode == 0
@@ -76,7 +81,7 @@ def test_install_upgrade_remove_purge(root: Path, bundle: Path, tmp_path: Path) 
     renamed(unpacked, "9.9.9-upgrade")
     with tarfile.open(tmp_path / "next.tar.gz", "w:gz") as archive:
         archive.add(unpacked, unpacked.name)
-    later = package(tmp_path / "next.tar.gz", tmp_path, 1)
+    later = package(tmp_path / "next.tar.gz", tmp_path / "later", 1)
     done = install(root, later)
     assert done.returncode == 0, done.stdout
     plan = done.stdout.index(f"9.9.9-upgrade (interpreted) replaces {release} (interpreted)")

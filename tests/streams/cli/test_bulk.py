@@ -136,7 +136,6 @@ def test_questions_are_those_of_the_console() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "topics delete X/a",
         "sessions drop display c1",
         "subscriptions drop display c1 s",
         "enrolment remove display",
