@@ -25,6 +25,7 @@ MODULES: Final = (
     "maxam.avro.envelope",
     "maxam.avro.explainer",
     "maxam.avro.fingerprint",
+    "maxam.avro.json.texts",
     "maxam.avro.meaning",
     "maxam.avro.registry",
     "maxam.avro.registry_file",

@@ -37,7 +37,7 @@ class NewestChanges:
 
     Attributes:
         revision: Of the last change read.
-        length: Bytes that are kept, as of the last call of `measure`.
+        length: Bytes that are kept.
     """
 
     __slots__ = ("_first", "_last", "_period_us", "_periods", "_since_us", "_until_us", "_wanted", "length", "revision")
@@ -49,7 +49,7 @@ class NewestChanges:
         first: int,
         last: int,
         period_us: int,
-        wanted: Callable[[bytes], bool],
+        wanted: Callable[[bytes], bool] | None,
     ) -> None:
         """Set which changes count.
 
@@ -60,7 +60,7 @@ class NewestChanges:
             last: Changes of higher revisions do not count.
             period_us: The newest change of each topic in each period of that length is kept, counted from the epoch. 0 for one
                 period of all.
-            wanted: Returns True if a destination's changes count. Called once for each.
+            wanted: Returns True if a destination's changes count. Called once for each. None if all count.
         """
         self._since_us: Final = since_us
         self._until_us: Final = until_us
@@ -85,6 +85,8 @@ class NewestChanges:
         """
         first = self._first
         last = self._last
+        wanted = self._wanted
+        length = self.length
         counts = False
         at_us = -1
         topics: dict[bytes, _Topic] = {}
@@ -100,25 +102,21 @@ class NewestChanges:
             destination = cursor.destination()
             topic = topics.get(destination)
             if topic is None:
-                topic = topics[destination] = _Topic(self._wanted(destination))
+                topic = topics[destination] = _Topic(wanted is None or wanted(destination))
+                length += len(destination)
             place = cursor.place
             if topic.common and data.startswith(topic.common, place):
                 cursor.place = place + len(topic.common)
             else:
                 end = cursor.place = skip_validation(data, skip_identity(data, place))
+                length += end - place - len(topic.common)
                 topic.common = data[place:end]
             cursor.value()
             if counts and topic.wanted and first <= cursor.revision <= last:
+                length += cursor.check - cursor.start - len(topic.record)
                 topic.record = data[cursor.start : cursor.check]
         cursor.require_end()
         self.revision = cursor.revision
-
-    def measure(self) -> None:
-        """Count the bytes that are kept into `length`."""
-        length = 0
-        for topics in self._periods.values():
-            for destination, topic in topics.items():
-                length += len(destination) + len(topic.common) + len(topic.record)
         self.length = length
 
     def take(self) -> list[tuple[bytes, int, int, bytes]]:
@@ -129,6 +127,7 @@ class NewestChanges:
                 if topic.record:
                     found.append((destination, period, read_unsigned(topic.record, 0)[0] >> 1, topic.record))
         self._periods.clear()
+        self.length = 0
         return found
 
     def _topics(self, at_us: int) -> dict[bytes, _Topic]:

@@ -34,7 +34,6 @@ from maxam.records import Validation
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - its text has no zone
 
 
 class ValueDecodeError(MaxamError):
@@ -185,6 +184,15 @@ class _Marker:
         return leaf | {"logicalType": _PREFIX + logical} if logical else leaf
 
 
+def leaf_reader(of: Type) -> Callable[[object], Json] | None:
+    """Return what turns a number or bytes of a logical type into JSON; None for a type without one of those that are shown."""
+    read = _READERS.get(f"{of.kind}-{_PREFIX}{of.logical}")
+    if read is None:
+        return None
+    schema = {"scale": of.scale}
+    return lambda value: read(value, schema, None)
+
+
 def _with_name(record: dict[str, Json], writer: dict[str, Any], _reader: object) -> Json:
     value = record["value"]
     return {writer["label"]: value} if form_of(value) in writer["forms"] else value
@@ -215,12 +223,23 @@ def _decimal(data: bytes, scale: int) -> Json:
 
 def _timestamp(value: int, per_second: int, zone: str) -> Json:
     seconds, fraction = divmod(value, per_second)
-    try:
-        moment = _LOCAL_EPOCH + timedelta(seconds=seconds)
-    except OverflowError:
+    days, second = divmod(seconds, 86_400)
+    day = _day(days)
+    if not day:
         return _whole(value)
+    minutes, second = divmod(second, 60)
     digits = len(str(per_second)) - 1
-    return f"{moment.isoformat()}.{fraction:0{digits}d}{zone}" if moment.year > 999 else _whole(value)
+    return f"{day}T{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}.{fraction:0{digits}d}{zone}"
+
+
+@lru_cache(maxsize=256)
+def _day(days: int) -> str:
+    """Return a day since the epoch as ISO 8601, empty if it is not within the years 1000 to 9999."""
+    try:
+        day = date(1970, 1, 1) + timedelta(days=days)
+    except OverflowError:
+        return ""
+    return day.isoformat() if day.year > 999 else ""
 
 
 def _date(days: int) -> Json:

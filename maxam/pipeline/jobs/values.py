@@ -2,10 +2,10 @@
 
 from typing import Final, final
 
-from maxam.avro.json.decoding import ValueDecodeError, decode_value
+from maxam.avro.json.decoding import ValueDecodeError
+from maxam.avro.json.texts import JsonTexts, json_texts
 from maxam.pipeline.catalogue import Catalogue
 from maxam.records import Validation
-from maxam.terminal.escaping import json_line
 
 
 @final
@@ -16,7 +16,7 @@ class ValueTexts:
         """Decode by the schemas of a catalogue; arguments are those of `decoding.with_values`."""
         self._catalogue: Final = catalogue
         self._without_pii: Final = without_pii
-        self._texts: Final[dict[tuple[str, str, bytes], bytes | None]] = {}
+        self._texts: Final[dict[tuple[str, str, bytes], JsonTexts | None]] = {}
 
     def text(self, validation: Validation, body: bytes) -> str | None:
         """Return the datum in a body as JSON text, or None; see `decoding.with_values`."""
@@ -25,12 +25,19 @@ class ValueTexts:
             return None
         key = (name, validation.schema_version, fingerprint)
         if key not in self._texts:
-            text = self._catalogue.writer(*key, marked=self._without_pii)
-            self._texts[key] = None if text is None else text.encode()
-        schema = self._texts[key]
-        if schema is None:
+            self._texts[key] = self._writer(*key)
+        texts = self._texts[key]
+        if texts is None:
             return None
+        start, length = validation.value_offset, validation.value_length
         try:
-            return json_line(decode_value(schema, body, validation, without_pii=self._without_pii))
+            return texts.text(body, start, len(body) if length < 0 else start + length)
+        except ValueDecodeError:
+            return None
+
+    def _writer(self, name: str, version: str, fingerprint: bytes) -> JsonTexts | None:
+        text = self._catalogue.writer(name, version, fingerprint, marked=self._without_pii)
+        try:
+            return None if text is None else json_texts(text.encode(), self._without_pii)
         except ValueDecodeError:
             return None

@@ -101,20 +101,19 @@ class Walk:
 
         def wanted(destination: bytes) -> bool:
             text = destination.decode()
-            return not globs or any(glob.matches(text) for glob in globs)
+            return any(glob.matches(text) for glob in globs)
 
-        return NewestChanges(self._since_us, self._until_us, self._first, self._last, self._period_us, wanted)
+        bounds = self._since_us, self._until_us, self._first, self._last
+        return NewestChanges(*bounds, self._period_us, wanted if globs else None)
 
     def _parts(self, number: int, found: NewestChanges) -> "Iterator[None]":
-        """Scan a piece, with a stop after each segment, whose findings are measured then."""
+        """Scan a piece, with a stop after each segment."""
         if number >= len(self._runs):
             self._read(self._rest[number - len(self._runs)], found)
-            found.measure()
             yield
             return
         for segment in self._runs[number]:
             self._walk(segment, found)
-            found.measure()
             yield
 
     def _walk(self, segment: "Segment", found: NewestChanges) -> None:

@@ -6,12 +6,14 @@ import math
 from typing import Any
 
 import fastavro
+import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from maxam.avro.json.decoding import decode_value
+from maxam.avro.json.decoding import ValueDecodeError, decode_value
 from maxam.avro.json.encoding import encode_value, read_json
 from maxam.avro.json.errors import ValueEncodeError
+from maxam.avro.json.texts import json_texts
 from maxam.avro.schema import Type, parse_schema
 from maxam.avro.source import read_source
 from maxam.errors import SchemaError
@@ -199,6 +201,18 @@ def test_what_is_shown_is_encoded_to_the_same_bytes(case: tuple[bytes, Type, byt
     assert by_admin == by_load
     assert decode_value(text, by_admin, DATUM) == shown
     assert by_admin == datum or nan
+
+
+@given(cases(), st.integers(0, 4))
+def test_the_text_in_one_pass_is_that_of_the_decoded_value(case: tuple[bytes, Type, bytes, bool], cut: int) -> None:
+    """Both ways from Avro to JSON text agree, and what is cut off or has bytes left is unreadable by both."""
+    text, _, datum, _ = case
+    writer = json_texts(text, False)
+    assert writer.text(b"--" + datum + b"++", 2, len(datum) + 2) == json_line(decode_value(text, datum, DATUM))
+    for wrong in (datum[:-cut] if cut else datum + b"\0",):
+        if wrong != datum:
+            with pytest.raises(ValueDecodeError):
+                writer.text(wrong, 0, len(wrong))
 
 
 ANY_JSON = st.recursive(
