@@ -29,7 +29,7 @@ REMOVE_PRINCIPAL: Final = (
 )
 REVOKE_TOKEN: Final = (
     "Revoke this token?",
-    "Whoever holds it can no longer enrol with it. This cannot be undone. To enrol, its client needs a new token.",
+    "No client can enrol with it any longer. This cannot be undone. To enrol, its client needs a new token.",
 )
 REMOVE_MEMBER: Final = (
     "Remove this member?",

@@ -1,7 +1,7 @@
-"""Bodies as JSON text in one pass over their bytes, for those who convert many.
+"""Bodies as JSON text, read once from their first byte to the last one, for those who convert many.
 
-The text is that of `decoding.decode_value` and `json_line`: both, by way of Python's own objects, take three to five times as long. The body
-must be one that the gateway accepted, because only what the walker has checked is read without checks.
+The text is that of `decoding.decode_value` and `json_line`, which make Python's own objects in between. The body must be one that the
+gateway accepted: the walker has bounded the work that it causes.
 """
 
 import json
@@ -62,7 +62,7 @@ class _Node:
         op: Kind of the type.
         size: Bytes of a fixed, a float or a double.
         nodes: Of the fields, branches or items.
-        texts: What stands before each field; the symbols of an enum as JSON; the names of branches.
+        texts: The name before each field, the symbols of an enum, or the names of branches, as JSON.
         hidden: Of each field, whether it is left out.
         forms: Of each branch, the forms in which it is named.
         leaf: Returns the value of a number or of bytes as JSON has it.
