@@ -13,6 +13,7 @@ from maxam.cli.repeating import watch_option
 from maxam.client_config import Given
 from maxam.https_client import Credentials, Remote
 from maxam.terminal.escaping import shown
+from maxam.terminal.groups import JSON_ERRORS
 from maxam.terminal.options import QUIET, WIDE, YAML, in_force, remark
 from maxam.terminal.tables import print_json, print_line, print_table
 
@@ -97,9 +98,10 @@ def _output_option(verb: Callable[..., None], forms: Sequence[str], text: str) -
             quiet,
             *(output == form for form in ("wide", "name", "yaml")),
         )
+        meta[JSON_ERRORS] = as_json or output in ("json", "yaml")  # JSON is YAML too
         meta[SORT] = sort
         meta[FIELDS] = [] if columns is None else [field.strip() for field in columns.split(",")]
-        verb(*args, as_json=as_json or output in ("json", "yaml"), **kwargs)
+        verb(*args, as_json=meta[JSON_ERRORS], **kwargs)
 
     return run
 

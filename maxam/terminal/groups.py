@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from copy import copy
 from importlib import import_module
-from typing import IO, Any, final
+from typing import IO, Any, Final, final
 
 import click
 from click.shell_completion import CompletionItem
@@ -11,8 +11,9 @@ from click.shell_completion import CompletionItem
 from maxam.error_codes import code_of
 from maxam.errors import MaxamError, first_error
 from maxam.exit_codes import ExitCode, exit_code_of
-from maxam.terminal.escaping import shown
+from maxam.terminal.escaping import json_line, shown
 
+JSON_ERRORS: Final = "maxam.json_errors"  # key in a context's `meta`: errors are JSON too
 _SUMMARY_CHARACTERS_MAX = 300  # of a command's first sentence in the list of its group
 
 
@@ -60,24 +61,25 @@ class CommandGroup(click.Group):
         except BaseExceptionGroup as group:  # of a command with tasks
             if group.split((MaxamError, OSError))[1] is not None:
                 raise  # one of them is a defect
-            raise _reported(first_error(group)) from None
+            raise _reported(first_error(group), ctx) from None
         except (MaxamError, OSError) as error:
-            raise _reported(error) from error
+            raise _reported(error, ctx) from error
         except UnicodeEncodeError as error:
             if "surrogates" not in error.reason:
                 raise
             raise click.UsageError(shown(f"an argument is not UTF-8: {error.object!a}")) from error
 
 
-def _reported(error: BaseException) -> BaseException:
+def _reported(error: BaseException, ctx: click.Context) -> BaseException:
     """Return what click reports for an expected error. It ends the program without a message if the reader of a pipe has gone."""
+    as_json = bool(ctx.meta.get(JSON_ERRORS))
     match error:
         case MaxamError():
-            return Failure(str(error), error)
+            return Failure(str(error), error, as_json)
         case BrokenPipeError():
             return error
         case OSError():  # commands explain errors of their files; this is standard output, as on a full disk
-            return Failure(f"{error.filename or 'standard output'}: {error.strerror}", error)
+            return Failure(f"{error.filename or 'standard output'}: {error.strerror}", error, as_json)
         case _:
             return error
 
@@ -139,10 +141,14 @@ def _hidden(command: click.Command) -> click.Command:
 
 @final
 class Failure(click.ClickException):
-    """Makes click print `Error [CODE]: TEXT` on standard error, and exit with the exit code of an error."""
+    """Makes click print an error on standard error, and exit with its exit code.
 
-    def __init__(self, text: str, error: Exception) -> None:
-        super().__init__(error_line(error, text))
+    The line is `Error [CODE]: TEXT`, or `{"error": {"code": CODE, "message": TEXT}}` for a command whose output is JSON.
+    """
+
+    def __init__(self, text: str, error: Exception, as_json: bool = False) -> None:
+        line = json_line({"error": {"code": code_of(error), "message": text}}) if as_json else error_line(error, text)
+        super().__init__(line)
         self.exit_code = exit_code_of(error)  # type: ignore[misc]  # click declares it for the class, and reads it of the instance
 
     def show(self, file: IO[Any] | None = None) -> None:

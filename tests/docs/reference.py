@@ -129,7 +129,7 @@ def errors_page() -> str:
         [
             GENERATED,
             "# Codes of errors\n",
-            "Each error has a code that stays the same while texts improve. Commands print `Error [CODE]: text` on standard error."
+            "Each error has a code that stays the same while texts improve. Commands print `Error [CODE]: text` on standard error, and a JSON object with both if their output is JSON."
             " Answers of the admin API have it in the field `code`, and events of the log in `error_code`."
             " An event without an exception has its own name there.\n",
             "A rejected SEND has one of the [result codes](../protocol.md#result-codes) of the protocol instead."

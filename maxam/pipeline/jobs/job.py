@@ -271,7 +271,7 @@ def _with_job(decorated: Verb, journal: bool, output: bool) -> Verb:
             with _explained_errors(out or options.get("out") or "standard output"):
                 decorated(job, **options)
         except MaxamError as error:
-            raise Failure(str(error), error) from error
+            raise Failure(str(error), error, form == "json") from error
         finally:
             job.close()
         if job.incomplete:

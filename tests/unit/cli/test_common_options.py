@@ -1,5 +1,6 @@
 """The options that all commands share: form of output, quiet, durations and points in time, former names."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,33 @@ def test_json_in_both_spellings(tmp_path: Path) -> None:
         run("fingerprint", file, "--json"),
     }
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "code"),
+    [
+        ("maxam-admin", "topics get X/a --json", "certificate-invalid"),
+        ("maxam-admin", "topics list -o json", "certificate-invalid"),
+        ("maxam-admin", "certs fingerprint none.pem --json", "configuration-invalid"),
+        ("maxam-pipeline", "latest --journal none --format json", "file-not-found"),
+    ],
+)
+def test_errors_of_json_are_json(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, arguments: str, code: str
+) -> None:
+    """A command whose output is JSON prints an error as one JSON object on standard error, with the code of the line."""
+    monkeypatch.chdir(tmp_path)
+    given = ["--admin", "127.0.0.1:9", "--cert", "c.pem", "--key", "c.key", "--ca", "a.pem"]
+    common = given if program == "maxam-admin" else []
+    words = arguments.split()
+    result = CliRunner().invoke(PROGRAMS[program], [*common, *words])
+    assert result.stdout == ""
+    (key, error), *others = json.loads(result.stderr).items()
+    assert (key, error["code"], others) == ("error", code, [])
+    plain = [word for word in words if word not in {"--json", "-o", "--format", "json"}]
+    line = CliRunner().invoke(PROGRAMS[program], [*common, *plain])
+    assert line.stderr == f"Error [{code}]: {error['message']}\n"
+    assert line.exit_code == result.exit_code > 0
 
 
 def test_quiet_leaves_out_confirmations_and_keeps_results(tmp_path: Path) -> None:
