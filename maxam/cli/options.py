@@ -58,7 +58,9 @@ def json_option(verb: Callable[..., None]) -> Callable[..., None]:
 
 def listing_option(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a command that calls `print_rows` the options of `json_option`, `-o name`, `--sort` and `--columns`."""
-    text = "Form of the output. json has one object per line, yaml one document each, wide all columns, name only names."
+    text = (
+        "Form of the output. json has one object per line, yaml one document each, wide all columns, name only names."
+    )
     for option in (
         click.option("--columns", metavar="FIELD,...", help="Show only these fields of the JSON, in this order."),
         click.option("--sort", metavar="FIELD", help="Sort by a field of the JSON. `-FIELD` begins with the largest."),

@@ -475,7 +475,9 @@ class Gateway:
 
     def degraded_reasons(self) -> list[str]:
         """Return conditions that an operator should correct though the broker is in service: unusable files, expired items."""
-        reasons = [f"{item}: {state.failure}" for item, state in self.reloader.items.items() if state.failure]
+        reasons = [
+            f"{item}: {one.failure} (a restart would fail)" for item, one in self.reloader.items.items() if one.failure
+        ]
         if self.audit.failure:
             reasons.append(f"audit: the audit log cannot be written ({self.audit.failure})")
         if self.audit.shipping_failure:

@@ -113,8 +113,10 @@ def _head(report: Report, where: str, width: int) -> list[Text]:
     if report.problem:
         age = duration(time.monotonic() - report.answered_s)
         lines.append(Text(f"NO ANSWER: {report.problem}. The figures are {age} old", style="bold red"))
-    reasons = [*health["reasons"], *health["degraded"]][:REASONS_MAX]
-    lines += [Text(shown(reason), style="yellow") for reason in reasons]
+    reasons = [*health["reasons"], *health["degraded"]]
+    lines += [Text(shown(reason), style="yellow") for reason in reasons[:REASONS_MAX]]
+    if len(reasons) > REASONS_MAX:
+        lines.append(Text(f"and {len(reasons) - REASONS_MAX} more: maxam-admin health", style="yellow"))
     trends = [
         ("SEND/s", rates["sends_per_s"], [row[1] for row in rates["history"]]),
         ("MESSAGE/s", rates["messages_per_s"], [row[2] for row in rates["history"]]),
@@ -134,6 +136,8 @@ def _head(report: Report, where: str, width: int) -> list[Text]:
         counted(figures["sessions"], "session", ","),
         f"revision {figures['revision']:,}",
     ]
+    if (backup := health.get("backup")) is not None:
+        sizes.append("no backup" if backup["age_s"] is None else f"backup {duration(backup['age_s'])} old")
     lines.append(Text("  ".join(sizes)))
     for line in lines:
         line.no_wrap = True

@@ -61,8 +61,9 @@ class Health {
   sessions = new Tile("Sessions", "#/sessions");
   problems = new Tile("Cannot connect", "#/problems");
   disk = new Tile("Disk free", "#/journal");
+  backup = new Tile("Last backup", "#/journal");
   memory = new Tile("Memory");
-  tiles = [this.topics.element, this.sessions.element, this.connections.element, this.problems.element, this.disk.element, this.memory.element];
+  tiles = [this.topics.element, this.sessions.element, this.connections.element, this.problems.element, this.disk.element, this.backup.element, this.memory.element];
   #list = el("ul", { class: "due" });
   due = el("section", { class: "card" }, el("h2", null, "In force, and until when"), this.#list);
   #said = "";
@@ -117,9 +118,20 @@ class Health {
     this.connections.show(count(connections.connected), "idle", `and ${connections.operators} of operators${connections.connecting ? `, ${connections.connecting} connecting` : ""}`);
     this.problems.show(count(connections.problems), "idle", connections.problems === 1 ? "client of the last hour" : "clients of the last hour");
     this.disk.show(bytes(disk.free_bytes), disk.full ? "bad" : disk.low || disk.slow ? "warn" : "idle", disk.full ? "full: SENDs are refused" : disk.slow ? "the disk is slow" : `journal ${bytes(disk.journal_bytes)}`);
+    this.#backup(answer.backup);
     fill(this.#list, this.#expiries(answer.expiries), this.#items(answer.reload), this.#audit(answer.audit));
     this.#answer = answer;
     this.#tell(answer);
+  }
+
+  /** @param {any} backup null when the gateway makes none */
+  #backup(backup) {
+    if (!backup) this.backup.show("–", "idle", "the gateway makes none");
+    else if (backup.age_s === null) this.backup.show("none", "warn", backup.failure ? "the last attempt failed" : "none was made yet");
+    else {
+      const concern = backup.failure ? "the last attempt failed" : backup.copied === false ? "not copied" : backup.verified ? "" : "not verified";
+      this.backup.show(age(backup.age_s), concern ? "warn" : "idle", concern || `ago, ${bytes(backup.bytes)}`);
+    }
   }
 
   /** @param {any[]} expiries */
