@@ -51,7 +51,7 @@ class Times(NamedTuple):
     width: int = HALF
 
     @property
-    def count(self) -> int:
+    def intervals(self) -> int:
         """Return the number of intervals."""
         return len(self.starts)
 
@@ -66,7 +66,7 @@ def readable(value: float) -> str:
 
 def stacked(times: Times, curves: Sequence[Curve], unit: str) -> str:
     """Draw areas on each other, in steps; the first one is the lowest."""
-    sums = [0.0] * times.count
+    sums = [0.0] * times.intervals
     plot = _Plot(times, max(map(sum, zip(*[_known(each.values) for each in curves], strict=True)), default=0.0))
     for each in curves:
         below, sums = sums, [low + value for low, value in zip(sums, _known(each.values), strict=True)]
@@ -199,7 +199,7 @@ class _Plot:
 
     def x(self, place: float) -> float:
         """Return where an interval begins."""
-        return round(self._left + (self._times.width - self._left - _EDGE) * place / self._times.count, 1)
+        return round(self._left + (self._times.width - self._left - _EDGE) * place / self._times.intervals, 1)
 
     def y(self, value: float) -> float:
         """Return where a value stands."""
@@ -230,7 +230,7 @@ class _Plot:
 
     def _draw_times(self) -> None:
         first, interval_s = self._times.starts[0], self._times.interval_s
-        span_s = interval_s * self._times.count
+        span_s = interval_s * self._times.intervals
         wanted = self._times.width // 120
         step_s = next((step for step in _STEPS_S if span_s / step <= wanted), span_s)
         form = "%d %b" if step_s >= _DAY_S else "%H:%M:%S" if step_s % 60 else "%H:%M"
