@@ -121,7 +121,8 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backup", "text"), [(None, None), ({"age_s": None}, "no backup"), ({"age_s": 7200.0}, f"backup {duration(7200)} old")]
+    ("backup", "text"),
+    [(None, None), ({"age_s": None}, "no backup"), ({"age_s": 7200.0}, f"backup {duration(7200)} old")],
 )
 def test_the_age_of_the_newest_backup_is_shown(backup: dict[str, Any] | None, text: str | None) -> None:
     """A gateway that makes backups shows the age of the newest one, or that there is none."""
