@@ -126,7 +126,7 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 )
 def test_the_age_of_the_newest_backup_is_shown(backup: dict[str, Any] | None, text: str | None) -> None:
     """A gateway that makes backups shows the age of the newest one, or that there is none."""
-    seen = look(0, 0, 0)
+    seen = report(0, 0, 0)
     seen.health["backup"] = backup
     lines = "\n".join(shown(seen, 250, 24))
     assert ("backup" in lines) == (text is not None)
@@ -135,6 +135,6 @@ def test_the_age_of_the_newest_backup_is_shown(backup: dict[str, Any] | None, te
 
 def test_reasons_without_room_are_counted() -> None:
     """Of many reasons three are shown, and how many more there are."""
-    lines = shown(look(0, 0, 0, degraded=tuple(f"reason-{n}: text" for n in range(5))), 120, 24)
+    lines = shown(report(0, 0, 0, degraded=tuple(f"reason-{n}: text" for n in range(5))), 120, 24)
     assert sum("reason-" in line for line in lines) == 3
     assert any("2 more" in line for line in lines)
