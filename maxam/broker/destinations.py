@@ -141,10 +141,6 @@ class MatchIndex(Generic[T]):
         """Return what has become of a position of the epoch before."""
         return bisect_left(self._renumbered, position)
 
-    def added_since(self, position: int) -> Sequence[tuple[Glob, T]]:
-        """List what was added at or after a position of this epoch and is still present, in order of adding."""
-        return [(entry[0], entry[1]) for entry in self._entries[position:] if entry is not None]
-
     def _try_each(self, owned: _Owned, destination: str, since: int, found: list[int]) -> None:
         """Append the positions of the matching items of an owner. A glob that has several items is tried once."""
         tried: dict[Glob, bool] = {}

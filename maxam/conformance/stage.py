@@ -1,7 +1,6 @@
 """One case under way: a world, its servers, the drivers, and what a case waits for."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -213,15 +212,6 @@ class Promise:
     needs: tuple[str, ...] = ("reconnects",)
     seeded: bool = False
     transports: tuple[Transport, ...] = field(default=("tls", "wss"))
-
-
-@contextmanager
-def expecting(problem: str) -> Iterator[None]:
-    """Put a reason before that of a BrokenPromiseError."""
-    try:
-        yield
-    except BrokenPromiseError as error:
-        raise BrokenPromiseError(f"{problem}: {error}") from error
 
 
 def check(condition: object, problem: str) -> None:

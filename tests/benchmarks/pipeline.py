@@ -40,7 +40,6 @@ DAYS: Final = 3.0  # of an archive; `latest` asks for their middle
 _LOOK_S: Final = 0.1  # between two samples of memory
 _ERROR_BYTES: Final = 4000  # of the output of a failed measurement
 CLUSTER: Final = "cluster"
-WORKER_MEMORY: Final = "1g"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ from tests.support.patience import PATIENCE_S
 
 MEMBERS: Final = 3
 OUTAGE_S: Final = (1.0, 12.0)  # of etcd's quorum, or of a part of the network: both sides of cut_off_s
-FREEZES_S: Final = (1.0, 4.0, 30.0)
 QUIET_S: Final = 10.0
 THINK_S: Final = (0.2, 1.5)  # under load, before a fault
 # shares of a long run, by the table of the design

@@ -197,7 +197,8 @@ class IndexMachine(RuleBasedStateMachine):
         if epoch != self.index.epoch:
             position, known = 0, []
         newer = self.index.matches(destination, position)
-        assert newer == [item for glob, item in self.index.added_since(position) if glob.matches(destination)]
+        added = [self.index.at(one) for one in range(position, self.index.position)]
+        assert newer == [one[1] for one in added if one is not None and one[0].matches(destination)]
         known = [item for item in known if item in self.model] + newer
         assert known == expected
         self.kept[destination] = (self.index.epoch, self.index.position, known)

@@ -33,7 +33,6 @@ HANDS_OVER_WITHIN_S: Final = 1.0
 LEAVES_WITHIN_S: Final = 5.0
 HEALTHY: Final = Faults(delay_s=0.01, deadline_s=1.0)
 FAULTY: Final = Faults(0.05, 1.0, lost=0.02, late=0.02, unheard=0.02, damaged=0.01, dropped=0.02, repeated=0.05)
-ANCIENT_S: Final = 1e9
 COUNTED: Final = (
     "terms",
     "accepted",

@@ -173,7 +173,6 @@ class Process(Runtime):
         self.proof_s = self.shown_s = -1e9  # of the cluster's time; what the oracle knows about the lease
         self.failed_s = -1e9  # when the event loop heard last that the log does not answer
         self.leaves_s = 1e9  # when it began to hand over
-        self.lead_at = 0  # index of the own term entry
         self.place = LogPlace(site.position, None, "")
         self.logged = LoggedJournal(
             self.log,
@@ -279,7 +278,6 @@ class Process(Runtime):
         if self.applied != head.index or not same_position(self.position, head.position):
             raise Violation(f"{self.site.name} leads from index {self.applied}, its term begins at {head.index}")
         self.leading = self.open = True
-        self.lead_at = head.index
         self.cluster.counted["terms"] += 1
 
     def _pump(self) -> None:

@@ -49,14 +49,13 @@ def test_increments_add_up_to_all() -> None:
     known = index.matches("X/a")
     index.add(glob("X/*"), 500)
     assert index.matches("X/a", position) == [500]
-    assert index.added_since(position) == [(glob("X/*"), 500)]
+    assert index.at(position) == (glob("X/*"), 500)
     for item, text in enumerate(MANY, 1000):
         index.add(glob(text), item)
     index.add(glob("X/a"), 600)
     assert index.matches("X/a", position) == [500, 600]
     assert known + index.matches("X/a", position) == index.matches("X/a")
     assert index.matches("X/a", index.position) == []
-    assert index.added_since(index.position) == []
 
 
 def test_adding_twice_is_a_mistake() -> None:

@@ -18,7 +18,6 @@ from maxam.globs import compile_glob
 from maxam.records import Change
 from tests.support.sans_io import World, forget_deletes
 
-EVERY = compile_glob("**", Limits())
 SECOND_US = 1_000_000
 NAMES = ["X/a.1", "X/a.2", "X/a.1.b", "X/b.1", "X/b.2", "X/c"]
 Ages = float | tuple[float | None, float] | None  # fresh_within_s; or fresh_within_s and expire_after_s
