@@ -147,14 +147,14 @@ async def test_what_one_task_posts_is_written_and_settled_in_order() -> None:
 
     async with talking(gateway) as client:
         posted = [await client.post("X/a", b"%d" % number) for number in range(4)]
-        assert not any(each.settled for each in posted)
+        assert not any(each.resolved for each in posted)
         assert (await posted[0].receipt()).accepted
         assert (await posted[1].receipt()).result == "schema-mismatch"
         with pytest.raises(GatewayError, match="no more"):
             await posted[2].receipt()
         with pytest.raises(OutcomeUnknownError):
             await posted[3].receipt()
-        assert all(each.settled for each in posted)
+        assert all(each.resolved for each in posted)
         with pytest.raises(ClientError, match="nothing was sent"):
             await client.post("X/a", b"late")
 

@@ -7,7 +7,7 @@ import pytest
 from maxam.cluster.entry import BLOCK, PROOF, Entry, same_position
 from maxam.cluster.log import Head, LogFullError, LogLostError, LogTrimmedError
 from maxam.cluster.placing import BEHIND, FOLLOW, FORKED, Place, find_place
-from maxam.cluster.swap import PAUSE_S_MAX, settle
+from maxam.cluster.swap import PAUSE_S_MAX, swap_until_known
 from maxam.cluster.trimming import Trimming
 from maxam.journal.encoding import START, Position
 
@@ -145,10 +145,10 @@ def test_a_swap_is_repeated_until_its_outcome_is_known() -> None:
             return head
 
         if end is None:
-            assert settle(swap, pauses.append) is head
+            assert swap_until_known(swap, pauses.append) is head
         else:
             with pytest.raises(LogFullError):
-                settle(swap, pauses.append)
+                swap_until_known(swap, pauses.append)
         assert len(pauses) == 7
         assert pauses == sorted(pauses)
         assert pauses[-1] == PAUSE_S_MAX
