@@ -34,6 +34,7 @@ ROLES: Final = (
     "leading",
     "leaving",
 )
+_NO_LEADER: Final = "none"  # the label while no leader is known
 _NO_MEMBER: Final[dict[tuple[str, tuple[str, ...]], float]] = {
     ("term", ()): 0,
     ("suspended", ()): 0,
@@ -98,10 +99,12 @@ def _member(gateway: Gateway) -> Iterator[Measure]:
     member, settings = gateway.role.member, gateway.settings.cluster
     if member is None or settings is None:
         found, times = _NO_MEMBER, Histogram(SHOWN_BOUNDS_S)
+        yield "maxam_cluster_leader", (_NO_LEADER,), 0
     else:
         found, times = _figures(member, settings), member.facts.write_times
-        leader = "" if member.machine.head is None else member.machine.head.leader
-        for name in member.announcer.members:
+        head = member.machine.head
+        leader = _NO_LEADER if head is None or not head.leader else head.leader
+        for name in member.announcer.members.keys() | {_NO_LEADER}:
             yield "maxam_cluster_leader", (name,), int(name == leader)
     for item in COMPARED:
         yield "maxam_cluster_differs", (item,), 0 if member is None else member.differences.count(item)

@@ -67,7 +67,9 @@ _CURRENT: Final = (
     ),
     Declared("maxam_cluster_members", "gauge", "Members of the cluster by state: live or silent.", ("state",)),
     Declared("maxam_cluster_forked", "gauge", "Members whose journal is forked, as they announced when they ended."),
-    Declared("maxam_cluster_leader", "gauge", "1 for the member that leads, as far as this member knows.", ("member",)),
+    Declared(
+        "maxam_cluster_leader", "gauge", "1 for the member that leads, or for `none` if none is known.", ("member",)
+    ),
     Declared(
         "maxam_cluster_differs",
         "gauge",
