@@ -537,13 +537,17 @@ class Cluster:
         self.run_until(self.now_s + QUIET_S)
         if self.leader() is not leader or self.counted["terms"] != terms:
             raise Violation("another member leads although nothing fails")
-        if terms % 2:
-            leader.post(partial(self._hand_over, leader, ""))
-        else:
-            self.set_disk(leader, full=True)
+        self.depose(leader)
         self.run_until(self.now_s + HANDS_OVER_WITHIN_S)
         if self.leader() is leader:
             raise Violation("a handover took too long")
+
+    def depose(self, leader: Process) -> None:
+        """Give the leader a reason to hand over: it is asked to, or its disk is full."""
+        if self.counted["terms"] % 2:
+            leader.post(partial(self._hand_over, leader, ""))
+        else:
+            self.set_disk(leader, full=True)
 
     def check_calm(self) -> None:
         """One leads, accepts values and asks, and all journals are equal."""

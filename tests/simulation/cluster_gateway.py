@@ -28,6 +28,7 @@ from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.log_facts import LogFacts
 from maxam.gateway.member import ClusterMember
 from maxam.gateway.server_connection import ServerConnection
+from maxam.journal import identity
 from maxam.journal.disk import Disk, write_file
 from maxam.journal.files import Journal
 from maxam.journal.names import MEMBERSHIP
@@ -490,6 +491,7 @@ def in_force() -> Iterator[None]:
             },
         ),
         (log_facts, {"time": TIME}),
+        (identity, {"end_chain": lambda _folder, _records, revision: _process().cluster.chain_at(revision)}),
         (
             announcing,
             {
@@ -518,7 +520,6 @@ def in_force() -> Iterator[None]:
                 "LogFacts": _Facts,
                 "LoggedJournal": _logged_journal,
                 "exit_at_once": _exit_at_once,
-                "end_chain": lambda _folder, _records, revision: _process().cluster.chain_at(revision),
                 "logging": SimpleNamespace(INFO=20, WARNING=30, ERROR=40),
                 "log_event": lambda *_, **__: None,
             },

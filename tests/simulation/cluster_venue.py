@@ -426,6 +426,10 @@ class ClusterVenue(Cluster):
         disk = process.site.disk
         disk.capacity = sum(len(file.data) for file in disk.files.values()) + self.rng.randrange(200) if full else None
 
+    def depose(self, leader: Any) -> None:
+        """Ask the leader to hand over. It notices a full disk only when it writes."""
+        leader.post(partial(self._hand_over, leader, ""))
+
     def snapshot(self, site: Any) -> None:
         """Build a snapshot at a member, and remove what is too old."""
         process = site.process
