@@ -16,7 +16,10 @@ which nothing waited show nothing about the consumer, and void the spell.
 Nothing is known before the first ACK, and at most one flight can grow old. So the first flight is larger than the size after it, as a page
 that loads waits for a round trip for each flight. The ACKs of it do not raise the floor: a client covers at once what came at once.
 
-Invariants: floor <= size <= limit, where the floor is one more than the most messages one ACK has covered.
+One message in flight is enough for a slow consumer on a near link. A client may also acknowledge a message when the next one has come.
+Then one message in flight is never acknowledged, and is not tried again.
+
+Invariants: floor <= size <= limit. The floor is 1 while each ACK covers one message, else one more than the most that one ACK has covered.
 """
 
 from typing import Final, final
@@ -31,7 +34,7 @@ _ON_THE_WAY: Final = 0.75  # which it does when so much of what is in flight is 
 _PARTLY: Final = 0.5  # on its way: then no second trial is needed
 _REST_S: Final = 1.0  # after trials in vain both ways, and
 _REST_ROUNDS: Final = 16  # at least: half a round in this many is some 3 %
-_KEEPS: Final = 0.95  # of the rate: then fewer in flight are as good
+_KEEPS: Final = 0.93  # of the rate: then fewer in flight are as good
 _RISES: Final = 1.08  # of the rate: then more in flight are better
 _CHANGED: Final = 0.7  # of the rate, or less, or the other way round: no chance, but a change
 _ROUND_TRIP_SPAN_S: Final = 5.0  # a minimum older than one to two spans is forgotten
@@ -51,6 +54,7 @@ class Window:
 
     __slots__ = (
         "_acked",
+        "_alone",
         "_covered_max",
         "_first",
         "_fixed",
@@ -85,6 +89,7 @@ class Window:
         self._round_trip_since_s = now_s
         self._acked = 0
         self._covered_max = 1
+        self._alone = True  # one message in flight has never stalled
         self._usual = limit if fixed else min(WINDOW_INITIAL, limit)  # the size that trials depart from
         self._rate = 0.0  # of the last spell of the usual size, messages per second
         self._trial = False
@@ -102,8 +107,8 @@ class Window:
 
     @property
     def floor(self) -> int:
-        """One more than the most messages that one ACK has covered."""
-        return min(self._covered_max + 1, self.limit)
+        """The least size: one more than the most messages that one ACK has covered, or 1 while one in flight may be enough."""
+        return 1 if self._covered_max == 1 and self._alone else min(self._covered_max + 1, self.limit)
 
     @property
     def stall_timeout_s(self) -> float:
@@ -162,6 +167,8 @@ class Window:
         If the client waits for more messages before it acks, that ACK will show in the floor. If it was only slow, the next ACK
         restores the size.
         """
+        if self.size == 1:
+            self._alone = False
         self._resize(min(self.size * 2, self.limit))
         self._stalled = True
 

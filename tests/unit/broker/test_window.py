@@ -10,13 +10,14 @@ from maxam.broker.window import WINDOW_FIRST, WINDOW_INITIAL, Stamp, Window
 
 
 class Consumer:
-    """A consumer that takes `work_s` per message, `way_s` away, and acks every `batch`-th message."""
+    """A consumer that takes `work_s` per message, `way_s` away, and acks every `batch`-th message, `behind` messages later."""
 
-    def __init__(self, window: Window, work_s: float, way_s: float, batch: int = 1) -> None:
+    def __init__(self, window: Window, work_s: float, way_s: float, batch: int = 1, behind: int = 0) -> None:
         self.window = window
         self.work_s = work_s
         self.way_s = way_s
         self.batch = batch
+        self.behind = behind
         self.now_s = 0.0
         self.stamps: list[Stamp] = []
         self.acked = 0
@@ -41,8 +42,8 @@ class Consumer:
                 self.step()
                 self.stamps.append(self.window.sent(self.now_s, False))
                 self.free_s = max(self.free_s, self.now_s + self.way_s) + self.work_s
-                if len(self.stamps) % self.batch == 0:
-                    heappush(self.events, (self.free_s + self.way_s, len(self.stamps)))
+                if len(self.stamps) % self.batch == 0 and len(self.stamps) > self.behind:
+                    heappush(self.events, (self.free_s + self.way_s, len(self.stamps) - self.behind))
             self.sizes.append((self.now_s, self.in_flight))
             full_since_s = self.now_s if full_since_s is None else full_since_s
             stall_s = full_since_s + self.window.stall_timeout_s
@@ -74,6 +75,22 @@ def test_a_slow_consumer_on_a_near_link_has_few_in_flight() -> None:
     assert sizes[int(0.8 * len(sizes))] <= 3
     assert sizes[-1] <= 5
     assert rate > 0.95 / 0.0022
+
+
+def test_a_consumer_that_needs_one_in_flight_has_one() -> None:
+    """A consumer of 20 ms on a near link has one message in flight at the median, and 95 % of the rate that it can have."""
+    consumer = Consumer(Window(100, False, 0.0), work_s=0.02, way_s=0.0001)
+    consumer.run(5.0)
+    assert consumer.run(65.0) > 0.95 * 60.0 / 0.02
+    assert median(consumer.in_flight_after(5.0)) == 1
+
+
+def test_a_consumer_that_acks_the_message_before_stalls_once() -> None:
+    """A client that acknowledges a message when the next one has come goes on at its full rate."""
+    consumer = Consumer(Window(100, False, 0.0), work_s=0.02, way_s=0.0001, behind=1)
+    consumer.run(5.0)
+    assert consumer.run(65.0) > 0.98 * 60.0 / 0.02
+    assert consumer.window.floor == 2
 
 
 class Wavering(Consumer):
