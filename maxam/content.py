@@ -97,6 +97,21 @@ def pack(headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> tuple[bytes, 
     return content, len(content) - length
 
 
+def pack_named(names: list[bytes], values: list[bytes], body: bytes) -> tuple[bytes, int]:
+    """Return what `pack` does. Each of `names` is the `text` of a name; there is at least one header."""
+    parts = [long(len(names))]
+    for name, value in zip(names, values):  # noqa: B905  # mypyc knows only this form
+        parts.append(name)
+        parts.append(long(len(value)))
+        parts.append(value)
+    length = len(body)
+    parts.append(b"\0")
+    parts.append(long(length))
+    parts.append(body)
+    content = b"".join(parts)
+    return content, len(content) - length
+
+
 def unpack_headers(data: bytes, place: int = 0) -> tuple[tuple[tuple[bytes, bytes], ...], int]:
     """Return the headers of a content that begins at a place, and the place after them.
 

@@ -197,6 +197,7 @@ class Change:
         validation: Validation of its schema.
         content: User headers that travel on to MESSAGE, in order, and the body as sent: as `pack` of maxam/content.py makes it.
         body_at: Where in `content` the body begins.
+        plain: Destination and user headers are known to need no escape in a frame. Not in the journal.
         target: Object that the broker keeps for the destination, until the change is applied.
         wire: Cache, owned by the encoder's caller: a variant, and the shared bytes of its MESSAGE in that.
     """
@@ -207,6 +208,7 @@ class Change:
         "content",
         "deleted",
         "destination",
+        "plain",
         "publisher",
         "revision",
         "target",
@@ -224,11 +226,13 @@ class Change:
         validation: Validation,
         content: bytes,
         body_at: int,
+        plain: bool = False,
     ) -> None:
         self.revision: Final = revision
         self.accepted_at_us: Final = accepted_at_us
         self.destination: Final = destination
         self.deleted: Final = deleted
+        self.plain: Final = plain
         self.body_at: Final[i32] = body_at  # beside `deleted`, as machine code puts both into eight bytes
         self.publisher: Final = publisher
         self.validation: Final = validation

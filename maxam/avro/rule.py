@@ -186,7 +186,7 @@ class Rule:
 
         Args:
             destination: Of the SEND; only an envelope's topic item is compared with it.
-            headers: User headers of the SEND.
+            headers: User headers of the SEND; `schema-version` alone is read.
             body: Not empty.
 
         Returns:

@@ -90,9 +90,9 @@ class Admission:
             return UNJUDGED if rule is None else rule.deletion
         if rule is None:
             return Rejection("no-rule", "no rule of the schema registry covers this destination")
-        verdict = rule.validate(destination, event.headers, event.body)
+        verdict = rule.validate(destination, event.versions, event.body)
         if type(verdict) is Rejection and event.condition is not None and event.condition.provenance:
-            verdict = rule.validate_forwarded(destination, event.headers, event.body)
+            verdict = rule.validate_forwarded(destination, event.versions, event.body)
         if rule.shadow is not None and self.on_shadowed is not None:
             self.on_shadowed(identity, event, rule, verdict, wall_us)
         return verdict

@@ -8,9 +8,8 @@ from maxam.avro.registry import Registry
 from maxam.avro.registry_file import FINGERPRINTS
 from maxam.avro.rule import REASON_CHARACTERS_MAX, Rule, one_line
 from maxam.records import Headers, Rejection
-from maxam.stomp.events import CONTENT_TYPE, Send
+from maxam.stomp.events import CONTENT_TYPE, SCHEMA_VERSION, Send
 
-_SCHEMA_VERSION: Final = b"schema-version"
 _AVRO: Final = (CONTENT_TYPE, b"application/octet-stream")
 _VALUE: Final = "value"  # name of the whole in errors of `read_json`
 
@@ -26,7 +25,7 @@ def converted(event: Send, rule: Rule, registry: Registry, bytes_max: int) -> Se
         registry: Has the rule.
         bytes_max: A longer body is rejected.
     """
-    given = dict(reversed(event.headers)).get(_SCHEMA_VERSION)
+    given = dict(reversed(event.headers)).get(SCHEMA_VERSION)
     minor = rule.minors[0] if given is None else given.decode()
     if minor not in rule.minors:
         known = ", ".join(rule.minors[:4])
@@ -57,8 +56,8 @@ def converted(event: Send, rule: Rule, registry: Registry, bytes_max: int) -> Se
 def _headers(headers: Headers, rule: Rule, minor: str) -> Headers:
     """Return the user headers with the media type of Avro, and with the version where the rule requires that."""
     replaced = tuple([_AVRO if name == CONTENT_TYPE else (name, value) for name, value in headers])
-    missing = rule.version_required and all(name != _SCHEMA_VERSION for name, _ in headers)
-    return (*replaced, (_SCHEMA_VERSION, minor.encode())) if missing else replaced
+    missing = rule.version_required and all(name != SCHEMA_VERSION for name, _ in headers)
+    return (*replaced, (SCHEMA_VERSION, minor.encode())) if missing else replaced
 
 
 def _rejection(result: str, text: str, rule: Rule, minor: str = "", error: ValueEncodeError | None = None) -> Rejection:

@@ -158,7 +158,9 @@ class Publishing:
         log = self._log
         if wall_us > log.accepted_at_us:
             log.accepted_at_us = wall_us
-        content, body_at = pack(event.headers, b"" if deleted else event.body)
+        content, body_at = event.content, event.body_at
+        if deleted and event.body:  # an envelope that deletes
+            content, body_at = pack(event.headers, b"")
         change = Change(
             log.head_revision + 1,
             log.accepted_at_us,
@@ -168,6 +170,7 @@ class Publishing:
             verdict,
             content,
             body_at,
+            event.plain,
         )
         change.target = topic
         position = connection.position = log.append_change(change)
@@ -237,7 +240,9 @@ class Publishing:
         log = self._log
         if wall_us > log.accepted_at_us:
             log.accepted_at_us = wall_us
-        content, body_at = pack(event.headers, b"" if deleted else event.body)
+        content, body_at = event.content, event.body_at
+        if deleted and event.body:  # an envelope that deletes
+            content, body_at = pack(event.headers, b"")
         destination = event.destination if topic is None else topic.destination
         change = Change(
             log.head_revision + 1, log.accepted_at_us, destination, deleted, identity, validation, content, body_at

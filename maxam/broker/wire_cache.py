@@ -58,7 +58,7 @@ class WireCache:
             if change.publisher.principal == GATEWAY.principal and change.deleted:
                 content, body_at = EMPTY_CONTENT, len(EMPTY_CONTENT)  # its only header is the reason
         shared = message_shared(
-            version, variant & 1 == 1, change.destination, change.revision, content, body_at, metadata
+            version, variant & 1 == 1, change.destination, change.revision, content, body_at, metadata, change.plain
         )
         if len(topic.routes) >= _SHARED_MIN:
             if self._encoded_bytes > _BYTES_MAX:

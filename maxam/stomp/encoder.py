@@ -127,6 +127,7 @@ def message_shared(
     content: bytes,
     body_at: int,
     metadata: bytes = b"",
+    plain: bool = False,
 ) -> bytes:
     """Return the rest of a MESSAGE, the same for each subscription with the same `version` and `acknowledged`.
 
@@ -138,23 +139,26 @@ def message_shared(
         content: Its user headers and body, as `pack` of maxam/content.py makes it.
         body_at: Where in it the body begins.
         metadata: Header lines that come before the user headers, so that a client that takes the first of repeats takes these.
+        plain: Destination and user headers are known to need no escape.
     """
     id_ = b"%d" % revision
     size = len(content) - body_at
     # Spec: MaXaM "all avro messages WILL use content-length"
-    parts: list[bytes | memoryview] = [
+    parts: list[bytes | bytearray | memoryview] = [
         id_ + b"\nmessage-id:" if acknowledged else b"message-id:",
         id_,
         b"\ndestination:",
-        escape(version, destination),
+        destination if plain else escape(version, destination),
         b"\ncontent-length:",
         _LENGTHS[size] if size < len(_LENGTHS) else b"%d\n\n" % size,
         content[body_at:] if size < _VIEWED_BYTES_MIN else memoryview(content)[body_at:],
         b"\0",
     ]
     if content[0] or metadata:  # these come before content-length, which is parts[4]
-        headers = _content_lines(version, content) if content[0] else b""
-        parts[4] = b"\n" + metadata + headers + b"content-length:"
+        lines: bytes | bytearray | None = _plain_lines(content, body_at) if plain and content[0] else None
+        if lines is None:
+            lines = _content_lines(version, content) if content[0] else b""
+        parts[4:5] = (b"\n", metadata, lines, b"content-length:")
     return b"".join(parts)
 
 
@@ -278,6 +282,31 @@ def _option_headers(options: SubscribeOptions | None) -> Headers:
         *(((b"accept-format", b"json"),) if options.json else ()),
         *(() if fields is None else ((b"fields", fields.encode()),)),
     )
+
+
+def _plain_lines(content: bytes, body_at: int) -> bytearray | None:
+    """Return the header lines of a content whose headers need no escape, or None if they are many or long.
+
+    The lengths between the texts are replaced by colons and line feeds.
+    """
+    if content[0] > _LENGTH_MAX:
+        return None
+    lines = bytearray(content[2:body_at])
+    length = content[1]
+    place = 1  # in `content`, of a length
+    for _ in range(content[0] >> 1):
+        if length > _LENGTH_MAX:
+            return None
+        place += 1 + (length >> 1)
+        length = content[place]
+        lines[place - 2] = _COLON
+        if length > _LENGTH_MAX:
+            return None
+        place += 1 + (length >> 1)
+        length = content[place]
+        lines[place - 2] = _LF
+    del lines[place - 1 :]
+    return lines
 
 
 def _content_lines(version: int, content: bytes) -> bytes:

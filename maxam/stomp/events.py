@@ -7,6 +7,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
+from maxam.content import pack, unpack_headers
 from maxam.errors import ProtocolError
 
 VERSION_1_1: Final = 0  # versions are small integers so that they index caches
@@ -14,6 +15,7 @@ VERSION_1_2: Final = 1
 
 CONTENT_TYPE: Final = b"content-type"
 JSON_TYPE: Final = b"application/json"
+SCHEMA_VERSION: Final = b"schema-version"
 SOURCE: Final = b"source"  # these two of SEND are passed on; a topic's mark consists of them
 SOURCE_REVISION: Final = b"source-revision"
 SOURCE_BYTES_MAX: Final = 128
@@ -164,9 +166,16 @@ class Condition:
 
 @mypyc_attr(acyclic=True)
 class Send:
-    """SEND. `headers` are the user headers that travel on: first of repeats, in order, without the reserved names."""
+    """SEND.
 
-    __slots__ = ("body", "condition", "destination", "headers", "receipt")
+    Attributes:
+        versions: Those of its headers that a schema rule reads.
+        content: Its user headers and body, as `pack` of maxam/content.py makes it.
+        body_at: Where in `content` the body begins.
+        plain: Destination and user headers are known to need no escape in a frame.
+    """
+
+    __slots__ = ("body", "body_at", "condition", "content", "destination", "plain", "receipt", "versions")
 
     def __init__(
         self,
@@ -175,12 +184,26 @@ class Send:
         headers: tuple[tuple[bytes, bytes], ...],
         receipt: bytes | None,
         condition: Condition | None = None,
+        content: bytes = b"",
+        body_at: int = 0,
+        plain: bool = False,
     ) -> None:
+        """Make a SEND. With `content`, `headers` are those that a schema rule reads."""
+        self.plain: Final = plain
+        self.versions: Final = headers if content else tuple([one for one in headers if one[0] == SCHEMA_VERSION])
+        if not content:
+            content, body_at = pack(headers, body)
         self.destination: Final = destination
         self.body: Final = body
-        self.headers: Final = headers
         self.receipt: Final = receipt
         self.condition: Final = condition
+        self.content: Final = content
+        self.body_at: Final = body_at
+
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The user headers that travel on: first of repeats, in order, without the reserved names. They are decoded at each access."""
+        return unpack_headers(self.content)[0]
 
 
 @final

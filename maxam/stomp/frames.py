@@ -67,28 +67,45 @@ SERVER_COMMANDS: Final[dict[bytes, bool]] = {
 }
 
 _HEADER_BYTES: Final = 100  # memory of a header beside the bytes of its name and value
+_NO_VALUES: Final[list[bytes]] = []
 _PLAIN_HEAD_BYTES_MAX: Final = 2048  # longest head searched for its plain end, which heads with CRLF do not have
 
 
 @final
 @mypyc_attr(acyclic=True)
 class Frame:
-    """One frame. `headers` are unescaped and UTF-8, in order of arrival. The first of repeated headers counts.
+    """One frame.
 
     Attributes:
         names: Names of `headers`, or None if the decoder has not collected them. Consecutive frames with the same names
             share one list, so that results that depend on the names need not be found again.
+        values: Values of `headers`, as many as `names`, if `names` are those of the frame before.
     """
 
-    __slots__ = ("body", "command", "headers", "names")
+    __slots__ = ("_headers", "body", "command", "names", "values")
 
     def __init__(
-        self, command: bytes, headers: dict[bytes, bytes], body: bytes, names: list[bytes] | None = None
+        self,
+        command: bytes,
+        headers: dict[bytes, bytes] | None,
+        body: bytes,
+        names: list[bytes] | None = None,
+        values: list[bytes] = _NO_VALUES,
     ) -> None:
+        """Make a frame. If `headers` is None, they are `names` with `values`."""
+        self._headers = headers
         self.command: Final = command
-        self.headers: Final = headers
         self.body: Final = body
         self.names: Final = names
+        self.values: Final = values
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """Unescaped and UTF-8, in order of arrival. The first of repeated headers counts."""
+        headers = self._headers
+        if headers is None:
+            headers = self._headers = _joined(self.names, self.values)
+        return headers
 
 
 @final
@@ -143,6 +160,7 @@ class Decoder:
         "_keeps_body",
         "_known",
         "_length",
+        "_length_at",
         "_length_text",
         "_limits",
         "_marks",
@@ -151,6 +169,7 @@ class Decoder:
         "_plain_head_bytes",
         "_plain_head_bytes_max",
         "_state",
+        "_values",
         "_version",
         "skipped",
     )
@@ -182,12 +201,14 @@ class Decoder:
         self._marks: list[bytes] = []
         self._names: list[bytes] = []
         self._known: list[bytes] | None = None  # the same list if they are the names of the frame under way
+        self._length_at = -1  # which of them is content-length
         self._length_text = b"0"
         self._length = 0
         # the head
         self._head: Final = HeadReader(limits)
         self._command = b""
-        self._headers: dict[bytes, bytes] = {}
+        self._headers: dict[bytes, bytes] | None = {}  # None if they are `_names` with `_values`
+        self._values: list[bytes] = []
         self._head_bytes = 0  # memory that it takes while its body arrives
         # the body
         self.skipped: SkippedBody | None = None
@@ -262,7 +283,7 @@ class Decoder:
             if end >= 0:
                 self._offset = end + 1
                 self._state = _BETWEEN
-                return Frame(self._command, self._headers, data[start:end], self._known)
+                return Frame(self._command, self._headers, data[start:end], self._known, self._values)
         return self._read_body_in_parts()
 
     def _read_head(self) -> bool:
@@ -312,10 +333,10 @@ class Decoder:
         command = lines.pop(0)
         if command not in self._commands or len(lines) > self._headers_max:
             return False
-        headers: dict[bytes, bytes] = {}
         if _BACKSLASH in head:
             if command in UNESCAPED_COMMANDS or not is_escaped(head, self._version):
                 return False
+            headers: dict[bytes, bytes] = {}
             for line in lines:
                 name, colon, value = line.partition(b":")
                 if not name or not colon:
@@ -325,7 +346,9 @@ class Decoder:
             self._command = command
             self._headers = headers
             return True
-        if not self._read_as_before(lines, headers):
+        if self._read_as_before(lines):
+            self._headers = None
+        else:
             headers = {}
             marks = []
             for line in lines:
@@ -335,21 +358,24 @@ class Decoder:
                 headers.setdefault(name, value)
                 marks.append(name + colon)
             self._marks = marks
-            self._names = list(headers)
+            self._names = names = list(headers)
+            self._length_at = names.index(b"content-length") if b"content-length" in headers else -1
+            self._headers = headers
         self._known = self._names
         self._command = command
-        self._headers = headers
         return True
 
-    def _read_as_before(self, lines: list[bytes], headers: dict[bytes, bytes]) -> bool:
-        """Read the header lines of a head into `headers` if they have the same names as those of the last one."""
+    def _read_as_before(self, lines: list[bytes]) -> bool:
+        """Read the values of a head's lines if they have the same names as those of the last one."""
         marks = self._marks
         if len(lines) != len(marks) or len(lines) != len(self._names):  # names are fewer if one came twice
             return False
-        for line, mark, name in zip(lines, marks, self._names):  # noqa: B905  # mypyc knows only this form, thrice as quick
+        values: list[bytes] = []
+        for line, mark in zip(lines, marks):  # noqa: B905  # mypyc knows only this form, thrice as quick
             if not line.startswith(mark):
                 return False
-            headers[name] = line[len(mark) :]
+            values.append(line[len(mark) :])
+        self._values = values
         return True
 
     def _begin_body(self) -> None:
@@ -362,7 +388,10 @@ class Decoder:
                 f"expected {', '.join([command.decode() for command in self._commands])}.",
             )
         limit = self._body_bytes_permitted if may_have_body else 0
-        declared = self._headers.get(b"content-length")
+        if self._headers is not None:
+            declared = self._headers.get(b"content-length")
+        else:
+            declared = self._values[self._length_at] if self._length_at >= 0 else None
         if declared is None:
             self._body_bytes = -1
         elif declared == self._length_text:
@@ -423,14 +452,14 @@ class Decoder:
         self._offset = end + 1
         self._state = _BETWEEN
         self.skipped = None
-        frame = Frame(self._command, self._headers, bytes(body) if body else piece, self._known)
+        frame = Frame(self._command, self._headers, bytes(body) if body else piece, self._known, self._values)
         body.clear()
         return frame
 
     def _begin_parts(self) -> SkippedBody | None:
         """Decide whether a body of which more is to come is kept, and count the memory of its head."""
         self._state = _PARTS
-        headers = self._headers
+        headers = self._headers = self._all_headers
         self._head_bytes = sum([_HEADER_BYTES + len(name) + len(value) for name, value in headers.items()], 1)
         if self._keeps_body is not None and not self._keeps_body(self._command, headers):
             self.skipped = SkippedBody()
@@ -448,8 +477,18 @@ class Decoder:
             "the limit frame_body_bytes_max; send less.",
         )
 
+    @property
+    def _all_headers(self) -> dict[bytes, bytes]:
+        """The headers of the head that was read last."""
+        return _joined(self._names, self._values) if self._headers is None else self._headers
+
     def _refuse(self, message: str, detail: str) -> NoReturn:
-        refuse(self._command, self._headers, message, detail)
+        refuse(self._command, self._all_headers, message, detail)
+
+
+def _joined(names: list[bytes] | None, values: list[bytes]) -> dict[bytes, bytes]:
+    """Return headers of which no name comes twice."""
+    return dict(zip(names or (), values, strict=True))
 
 
 def _is_utf_8(text: bytes) -> bool:

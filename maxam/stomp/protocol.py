@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, final
 
 from maxam.config import Limits
+from maxam.content import pack, pack_named, text
 from maxam.errors import ProtocolError
 from maxam.stomp.events import (
     CONTENT_TYPE,
@@ -21,6 +22,7 @@ from maxam.stomp.events import (
     JSON_TYPE,
     NUMBER_MAX,
     PROVENANCE,
+    SCHEMA_VERSION,
     SOURCE,
     SOURCE_BYTES_MAX,
     SOURCE_REVISION,
@@ -47,10 +49,68 @@ from maxam.stomp.frames import CLIENT_COMMANDS, FIRST_COMMANDS, Decoder, Frame, 
 from maxam.stomp.last_will import read_will
 
 _ZERO: Final = 48  # "0"
+_COLON: Final = 58
 _CLIENT_ID_BYTES_MAX: Final = 128
 _VERSIONS: Final = ((b"1.2", VERSION_1_2), (b"1.1", VERSION_1_1))  # best first
 _FLAGS: Final[Mapping[bytes, bool]] = {b"true": True, b"false": False}
 _ACK_MODES: Final = (b"auto", b"client", b"client-individual")
+
+
+@final
+class _Plan:
+    """How a SEND was read by its headers, for SENDs with the same header names and content-type.
+
+    Attributes:
+        names: The list of `Frame.names`.
+        destination_at: Index of the destination.
+        receipt_at: Index of the receipt; -1 without one.
+        type_at: Index of the content-type; -1 without one.
+        version_at: Index of the schema-version; -1 without one.
+        content_type: The content-type, empty without one.
+        passed_at: Indexes of the user headers.
+        passed: Names of them, each as `text` of maxam/content.py.
+    """
+
+    __slots__ = (
+        "content_type",
+        "destination_at",
+        "names",
+        "passed",
+        "passed_at",
+        "receipt_at",
+        "type_at",
+        "version_at",
+    )
+
+    def __init__(self, names: list[bytes], event: Send, headers: Mapping[bytes, bytes]) -> None:
+        passed = [name for name, _ in event.headers]
+        self.names: Final = names
+        self.destination_at: Final = names.index(b"destination")
+        self.receipt_at: Final = names.index(b"receipt") if event.receipt is not None else -1
+        self.type_at: Final = names.index(CONTENT_TYPE) if CONTENT_TYPE in headers else -1
+        self.version_at: Final = names.index(SCHEMA_VERSION) if SCHEMA_VERSION in headers else -1
+        self.content_type: Final = headers.get(CONTENT_TYPE, b"")
+        self.passed_at: Final = [names.index(name) for name in passed]
+        self.passed: Final = [text(name) for name in passed]
+
+    def fits(self, frame: Frame) -> bool:
+        """Return True if the plan is for this frame."""
+        return self.names is frame.names and (self.type_at < 0 or frame.values[self.type_at] == self.content_type)
+
+    def send(self, values: list[bytes], body: bytes) -> Send:
+        """Return the SEND with these values of the headers."""
+        destination = values[self.destination_at]
+        plain = _COLON not in destination  # the only character to escape that an unescaped head may hold
+        passed: list[bytes] = []
+        for at in self.passed_at:
+            value = values[at]
+            passed.append(value)
+            if plain and _COLON in value:
+                plain = False
+        content, body_at = pack_named(self.passed, passed, body) if passed else pack((), body)
+        receipt = values[self.receipt_at] if self.receipt_at >= 0 else None
+        versions = ((SCHEMA_VERSION, values[self.version_at]),) if self.version_at >= 0 else ()
+        return Send(destination, body, versions, receipt, None, content, body_at, plain)
 
 
 @final
@@ -67,10 +127,9 @@ class Protocol:
         "_decoder",
         "_limits",
         "_names",
-        "_passed",
+        "_plan",
         "_readers",
         "_reads_credentials",
-        "_type",
         "_virtual_hosts",
         "closed",
         "host",
@@ -100,9 +159,8 @@ class Protocol:
         self._virtual_hosts: Final = tuple(virtual_hosts)
         self._decoder: Final = Decoder(limits, FIRST_COMMANDS, VERSION_1_2, keeps_body)
         self._readers: Mapping[bytes, _Reader] | None = None  # None before CONNECT
-        self._names: list[bytes] | None = None  # `Frame.names` of the last SEND, if it had nothing special
-        self._passed: tuple[bytes, ...] = ()  # those of them that are user headers
-        self._type: bytes | None = None  # its content-type
+        self._names: list[bytes] | None = None  # `Frame.names` of the last SEND
+        self._plan: _Plan | None = None
 
     @property
     def unfinished_bytes(self) -> int:
@@ -134,20 +192,11 @@ class Protocol:
                     continue
                 command = frame.command
                 if command == b"SEND":  # nearly every frame: without the table
-                    names = frame.names
-                    type_ = self._type
-                    if (
-                        names is not None
-                        and names is self._names
-                        and (type_ is None or frame.headers[CONTENT_TYPE] == type_)
-                    ):
-                        events.append(self._send_alike(frame))
+                    plan = self._plan
+                    if plan is not None and plan.fits(frame):
+                        events.append(plan.send(frame.values, frame.body))
                     else:
-                        event = _send(frame, limits)
-                        events.append(event)
-                        self._names = names if event.condition is None and type(event) is Send else None
-                        self._passed = tuple([name for name, _ in event.headers])
-                        self._type = frame.headers.get(CONTENT_TYPE)
+                        events.append(self._learn(frame))
                     continue
                 events.append(readers[command](frame, limits))
                 if command == b"DISCONNECT":
@@ -160,16 +209,14 @@ class Protocol:
             decoder.drop()  # the rest will not be read
         return events
 
-    def _send_alike(self, frame: Frame) -> Send:
-        """Read a SEND whose headers have the names of the last one's, and whose content-type is the same."""
-        headers = frame.headers
-        passed = self._passed
-        return Send(
-            headers[b"destination"],
-            frame.body,
-            tuple([(name, headers[name]) for name in passed]) if passed else (),
-            headers.get(b"receipt"),
-        )
+    def _learn(self, frame: Frame) -> Send:
+        """Read a SEND by its headers, and plan for the next ones if the one before had the same names."""
+        event = _send(frame, self._limits)
+        names = frame.names
+        if names is not None and names is self._names and event.condition is None and type(event) is Send:
+            self._plan = _Plan(names, event, frame.headers)
+        self._names = names
+        return event
 
     def _connect(self, frame: Frame) -> Connect:
         version = _negotiate(frame)

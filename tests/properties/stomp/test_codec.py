@@ -9,7 +9,7 @@ from maxam.config import Limits
 from maxam.content import pack
 from maxam.errors import ProtocolError
 from maxam.stomp import encoder
-from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Disconnect, Event, Failure, Send, SkippedSend
+from maxam.stomp.events import VERSION_1_1, VERSION_1_2, Condition, Disconnect, Event, Failure, Send, SkippedSend
 from maxam.stomp.frames import CLIENT_COMMANDS, SERVER_COMMANDS, Decoder
 from maxam.stomp.protocol import Protocol
 
@@ -66,12 +66,18 @@ names = texts.filter(bool)
 versions = st.sampled_from([VERSION_1_1, VERSION_1_2])
 
 
+def fields(value: object) -> tuple[object, ...]:
+    """Return kind and attributes of an object. Whether a SEND is known to be plain depends on how its head came."""
+    names = [name for name in dir(value) if not name.startswith("_") and name != "plain"]
+    return (type(value), *[getattr(value, name) for name in names])
+
+
 def described(events: list[Event]) -> list[tuple[object, ...]]:
     """Return events as values that compare."""
     return [
         (Failure, str(event.error), event.error.receipt, event.error.headers)
         if isinstance(event, Failure)
-        else (type(event), *[getattr(event, name) for name in dir(event) if not name.startswith("_")])
+        else tuple([fields(one) if isinstance(one, Condition) else one for one in fields(event)])
         for event in events
     ]
 
@@ -99,6 +105,65 @@ def test_chunking_changes_nothing(data: bytes, sizes: list[int]) -> None:
     protocol = Protocol(LIMITS)
     parts = [event for piece in chunks(data, sizes) for event in protocol.receive_data(piece)]
     assert described(parts) == described(whole)
+
+
+HEADS = [
+    b"destination",
+    b"receipt",
+    b"content-type",
+    b"content-length",
+    b"schema-version",
+    b"source",
+    b"source-revision",
+    b"if-revision",
+    b"via",
+    b"kind",
+    b"u",
+    b"user",
+]
+VALUES = [b"", b"1", b"4", b"X/a", b"12:30", b"a\\cb", b"application/json", b"avro/binary", b"x" * 63, b"x" * 64]
+heads = st.lists(st.sampled_from(HEADS), max_size=6).map(lambda names: [b"destination", *names])
+
+
+@st.composite
+def series_of_sends(draw: st.DrawFn) -> list[bytes]:
+    """Return SENDs of which many have the names of the one before."""
+    frames: list[bytes] = []
+    for head in draw(st.lists(heads, min_size=1, max_size=3)):
+        for _ in range(draw(st.integers(1, 4))):
+            body = draw(st.binary(max_size=3).filter(lambda body: b"\0" not in body))
+            lines = [
+                (name, b"%d" % len(body) if name == b"content-length" else draw(st.sampled_from(VALUES)))
+                for name in head
+            ]
+            frames.append(b"SEND\n" + b"".join([b"%b:%b\n" % line for line in lines]) + b"\n" + body + b"\0")
+    return frames
+
+
+@given(series_of_sends(), cuts)
+def test_what_was_remembered_changes_nothing(frames: list[bytes], sizes: list[int]) -> None:
+    """A SEND is read as it is alone, whatever SENDs came before it, and its MESSAGE too. Those known to be plain are."""
+    protocol = Protocol(Limits())
+    protocol.receive_data(CONNECTS[1])
+    events: list[Event] = []
+    for pieces in (chunks(b"".join(frames), sizes), frames * 2):
+        for piece in pieces:
+            events += protocol.receive_data(piece)
+    alone: list[Event] = []
+    for frame in frames * 3:
+        once = Protocol(Limits())
+        once.receive_data(CONNECTS[1])
+        alone += once.receive_data(frame)
+    assert described(events) == described(alone)
+    for event in events:
+        if isinstance(event, Send):
+            one, other = [
+                encoder.message_shared(
+                    VERSION_1_2, True, event.destination, 7, event.content, event.body_at, plain=plain
+                )
+                for plain in (False, event.plain)
+            ]
+            assert one == other
 
 
 @given(st.one_of(streams, connected_streams), cuts)
