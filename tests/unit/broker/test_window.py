@@ -78,7 +78,7 @@ def test_a_slow_consumer_on_a_near_link_has_few_in_flight() -> None:
 
 
 def test_a_consumer_that_needs_one_in_flight_has_one() -> None:
-    """A consumer of 20 ms on a near link has one message in flight at the median, and 95 % of the rate that it can have."""
+    """A consumer of 20 ms on a near link has one message in flight at the median, and 95 % of the possible rate."""
     consumer = Consumer(Window(100, False, 0.0), work_s=0.02, way_s=0.0001)
     consumer.run(5.0)
     assert consumer.run(65.0) > 0.95 * 60.0 / 0.02
