@@ -1,5 +1,6 @@
 """The venue floor of docs/examples/floor as `make demo-web` starts it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,8 @@ def open_floor(folder: Path, machines: int, rate: float = 0.5) -> Iterator[str]:
     options = ["--page", str(folder / "page"), "--folder", str(folder / "floor"), "--port", "0"]
     options += ["--machines", str(machines), "--rate", str(rate), "--schemas", str(ROOT / "schemas")]
     command = [sys.executable, str(ROOT / "docs" / "examples" / "floor" / "demo.py"), *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    tree = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=tree)
     try:
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
