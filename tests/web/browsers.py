@@ -1,9 +1,13 @@
 """Chromium, Firefox and WebKit with one small interface, so that each test of a page runs in all three.
 
+A browser that is given the certificate of a server accepts it, although it does not trust its authority. Chromium accepts that one key, the
+others any certificate.
 Chromium is driven by Playwright, as for the console. Debian's Firefox and WebKit are driven by the protocols that they speak
 themselves: WebDriver BiDi over a WebSocket, and WebDriver over HTTP.
 """
 
+import base64
+import hashlib
 import http.client
 import json
 import os
@@ -19,6 +23,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from playwright.sync_api import Page
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import Message, Request, TextMessage
@@ -65,24 +71,29 @@ class ChromiumTab:
 
 
 @contextmanager
-def chromium() -> Iterator[Tab]:
+def chromium(certificate: Path | None = None) -> Iterator[Tab]:
     """Run Chromium."""
-    with open_browser() as browser:
+    flags = []
+    if certificate is not None:
+        key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+        digest = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+        flags.append(f"--ignore-certificate-errors-spki-list={base64.b64encode(digest).decode()}")
+    with open_browser(*flags) as browser:
         yield ChromiumTab(browser.new_context().new_page())
 
 
 class FirefoxTab:
     """A tab of Firefox, over WebDriver BiDi."""
 
-    def __init__(self, port: int) -> None:
-        """Connect and begin a session."""
+    def __init__(self, port: int, accepting: bool) -> None:
+        """Connect and begin a session. If `accepting`, any certificate will do."""
         self._socket: Final = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self._frames: Final = WSConnection(ConnectionType.CLIENT)
         self._ids: Final = count(1)
         self._text = ""
         self._socket.sendall(self._frames.send(Request(f"127.0.0.1:{port}", "/session")))
         self._read(lambda event: not isinstance(event, Message))
-        self._call("session.new", capabilities={})
+        self._call("session.new", capabilities={"alwaysMatch": {"acceptInsecureCerts": accepting}})
         self._context: Final = self._call("browsingContext.getTree")["contexts"][0]["context"]
 
     def open(self, url: str) -> None:
@@ -126,7 +137,7 @@ class FirefoxTab:
 
 
 @contextmanager
-def firefox() -> Iterator[Tab]:
+def firefox(certificate: Path | None = None) -> Iterator[Tab]:
     """Run Firefox without a screen, with a profile of its own."""
     program = require(next(filter(None, map(shutil.which, ("firefox-esr", "firefox"))), None), "firefox")
     with TemporaryDirectory(ignore_cleanup_errors=True) as profile:
@@ -144,7 +155,7 @@ def firefox() -> Iterator[Tab]:
         try:
             assert process.stderr is not None
             lines = (re.search(r"BiDi listening on ws://127\.0\.0\.1:(\d+)", line) for line in process.stderr)
-            tab = FirefoxTab(int(next(filter(None, lines))[1]))
+            tab = FirefoxTab(int(next(filter(None, lines))[1]), certificate is not None)
             try:
                 yield tab
             finally:
@@ -156,12 +167,12 @@ def firefox() -> Iterator[Tab]:
 class WebKitTab:
     """A tab of WebKitGTK, over WebDriver."""
 
-    def __init__(self, port: int, browser: str) -> None:
-        """Begin a session."""
+    def __init__(self, port: int, browser: str, accepting: bool) -> None:
+        """Begin a session. If `accepting`, any certificate will do."""
         self._port: Final = port
         options = {"binary": browser, "args": ["--automation"]}
-        wanted = {"capabilities": {"alwaysMatch": {"webkitgtk:browserOptions": options}}}
-        self._session: Final = self._call("POST", "", wanted)["sessionId"]
+        wanted = {"webkitgtk:browserOptions": options, "acceptInsecureCerts": accepting}
+        self._session: Final = self._call("POST", "", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
 
     def open(self, url: str) -> None:
         """Load a page."""
@@ -188,7 +199,7 @@ class WebKitTab:
 
 
 @contextmanager
-def webkit() -> Iterator[Tab]:
+def webkit(certificate: Path | None = None) -> Iterator[Tab]:
     """Run WebKitGTK's small browser on a virtual screen."""
     program = require(shutil.which("WebKitWebDriver"), "webkit2gtk-driver")
     screen = require(shutil.which("Xvfb"), "xvfb")
@@ -210,7 +221,7 @@ def webkit() -> Iterator[Tab]:
         )
         try:
             _await_port(port)
-            tab = WebKitTab(port, str(browser))
+            tab = WebKitTab(port, str(browser), certificate is not None)
             try:
                 yield tab
             finally:
@@ -240,7 +251,7 @@ def _end(process: subprocess.Popen[Any]) -> None:
                 pipe.close()
 
 
-BROWSERS: Final[dict[str, Callable[[], AbstractContextManager[Tab]]]] = {
+BROWSERS: Final[dict[str, Callable[..., AbstractContextManager[Tab]]]] = {
     "chromium": chromium,
     "firefox": firefox,
     "webkit": webkit,

@@ -71,7 +71,8 @@ class _Connection:
 
     def __init__(self, line: Line, near: socket.socket, far: socket.socket) -> None:
         self._line: Final = line
-        self._trips = line.arrived + 1  # the handshake of TCP
+        self._trips = line.arrived + 1  # of the newest request; the handshake of TCP is one
+        self._reached = 0  # of the newest request that the server has
         self._opened_s: Final = time.monotonic()
         self._used = False
         self._sockets: Final = (near, far)
@@ -104,12 +105,12 @@ class _Connection:
                 data = source.recv(_PIECE_BYTES)
             except OSError:
                 data = b""
-            if towards_server and data:
-                self._count(data)
+            trips = self._count(data) if towards_server else self._reached
             leaves_s = max(time.monotonic(), self._opened_s + first_s)
-            pieces.put((leaves_s + way_s, data, self._trips))
+            pieces.put((leaves_s + way_s, data, trips))
 
-    def _count(self, data: bytes) -> None:
+    def _count(self, data: bytes) -> int:
+        """Return the round trips up to the answer to something that the browser sends."""
         line = self._line
         if not self._used:
             line.connections += 1
@@ -119,6 +120,7 @@ class _Connection:
             self._trips = max(self._trips, line.arrived + 1)
         for path in _REQUEST.findall(data):
             line.asked.append((path.decode(), self._trips))
+        return self._trips
 
     def _write(
         self, target: socket.socket, pieces: queue.SimpleQueue[tuple[float, bytes, int]], towards_browser: bool
@@ -134,6 +136,8 @@ class _Connection:
                 time.sleep(max(0.0, free_s - time.monotonic()))
                 if towards_browser:
                     self._line.deliver(trips)
+                else:
+                    self._reached = trips
                 target.sendall(data)
 
 

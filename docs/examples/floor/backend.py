@@ -49,7 +49,9 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def reply(self, status: int, body: bytes = b"", kind: str = "text/plain", more: dict[str, str] | None = None) -> None:
+    def reply(
+        self, status: int, body: bytes = b"", kind: str = "text/plain", more: dict[str, str] | None = None
+    ) -> None:
         """Send an answer."""
         self.close_connection = status != 200  # the body of the request was not read
         self.send_response(status)
@@ -66,7 +68,9 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8090, help="port of the page on 127.0.0.1 [8090]")
     parser.add_argument("--admin", default="localhost:8643", help="admin listener of the gateway [localhost:8643]")
     parser.add_argument("--web", default="localhost:61616", help="web listener of the gateway [localhost:61616]")
-    parser.add_argument("--certificates", type=Path, default=Path("certs-dev"), help="folder with ca, backend [certs-dev]")
+    parser.add_argument(
+        "--certificates", type=Path, default=Path("certs-dev"), help="folder with ca, backend [certs-dev]"
+    )
     Handler.options = options = parser.parse_args()
     options.page = gzip.compress((options.page / "index.html").read_bytes(), mtime=0)
     options.tls = ssl.create_default_context(cafile=options.certificates / "ca.pem")

@@ -12,7 +12,7 @@ const STATES = {
   offline: { sign: "×", selector: "NOT communications.online" },
 } as const;
 type State = keyof typeof STATES;
-// What the page shows. The rest of a status is not sent.
+// The fields that the page shows. The rest of a status is not sent.
 const FIELDS = [
   "from.egmElectronicId",
   "from.floorPosition",
