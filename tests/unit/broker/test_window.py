@@ -183,17 +183,17 @@ def test_a_quick_consumer_with_a_jittery_round_trip_is_not_starved() -> None:
 
 
 def test_the_window_follows_a_consumer_that_becomes_slow_and_fast_again() -> None:
-    """In flight falls within seconds when the consumer slows down, and rises again with it."""
+    """In flight falls within 11 s when the consumer slows down, and rises again with it within 6 s."""
     window = Window(100, False, 0.0)
     consumer = Consumer(window, work_s=0.0001, way_s=0.005)
     consumer.run(3.0)
     assert median(consumer.in_flight_after(2.0)) >= 80
     consumer.work_s = 0.02
-    consumer.run(11.0)
-    assert median(consumer.in_flight_after(10.0)) <= 5
+    consumer.run(15.0)
+    assert median(consumer.in_flight_after(14.0)) <= 5
     consumer.work_s = 0.0001
-    consumer.run(18.0)
-    assert median(consumer.in_flight_after(17.0)) >= 80
+    consumer.run(22.0)
+    assert median(consumer.in_flight_after(21.0)) >= 80
 
 
 def test_idle_samples_do_not_shrink_it() -> None:
