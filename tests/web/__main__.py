@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
-from playwright.sync_api import expect
+from playwright.sync_api import ViewportSize, expect
 
 from tests.console.operator_browser import WAIT_MS, open_browser
 from tests.web.floor import open_floor
@@ -19,7 +19,8 @@ def main(folder: Path) -> None:
     """Take one picture of each colour scheme."""
     with TemporaryDirectory() as name, open_floor(Path(name), MACHINES, 0.3) as address, open_browser() as browser:
         for colours in COLOURS:
-            page = browser.new_context(viewport={"width": 1280, "height": 676}, color_scheme=colours).new_page()
+            view: ViewportSize = {"width": 1280, "height": 716}
+            page = browser.new_context(viewport=view, color_scheme=colours, reduced_motion="reduce").new_page()
             page.set_default_timeout(WAIT_MS)
             page.goto(address)
             page.locator("#connection.live").wait_for()
