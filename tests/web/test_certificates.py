@@ -35,8 +35,16 @@ def site(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterat
 def page(site: Site, certificates: Path) -> Iterator[Page]:
     """Run Chromium with a certificate for the admin listener, which Playwright presents at each connection there."""
     with open_browser() as browser:
-        files = {"certPath": certificates / "operator.pem", "keyPath": certificates / "operator.key"}
-        context = browser.new_context(ignore_https_errors=True, client_certificates=[{"origin": admin(site), **files}])
+        context = browser.new_context(
+            ignore_https_errors=True,
+            client_certificates=[
+                {
+                    "origin": admin(site),
+                    "certPath": certificates / "operator.pem",
+                    "keyPath": certificates / "operator.key",
+                }
+            ],
+        )
         page = context.new_page()
         page.set_default_timeout(WAIT_MS)
         yield page

@@ -17,6 +17,7 @@ def test_fifty_values_are_shown_after_five_round_trips(tmp_path: Path) -> None:
     with open_floor(tmp_path, MACHINES, 0.01) as address:
         line = Line(urlsplit(address).port or 80, ROUND_TRIP_S)
         with browser_behind(address, line) as browser:
+            trips = 0
             for _ in range(LOADS):
                 _, trips = load(browser, address, MACHINES, line)
                 assert sorted(path for path, _ in line.asked) == ["/", SHOWN, "/stomp", "/ticket"]

@@ -77,8 +77,10 @@ class Site:
 
     def ticket(self) -> str:
         """Make a ticket, as the backend of a page does."""
-        files = (self.gateway.certificates / name for name in ("operator.pem", "operator.key", "ca.pem"))
-        with Remote(Credentials(f"127.0.0.1:{self.gateway.admin_port}", *files)) as remote:
+        folder = self.gateway.certificates
+        address = f"127.0.0.1:{self.gateway.admin_port}"
+        certificate, key, ca = (folder / name for name in ("operator.pem", "operator.key", "ca.pem"))
+        with Remote(Credentials(address, certificate, key, ca)) as remote:
             ticket: str = remote.post("/v1/tickets", {"principal": "page", "receive": ["X/*"]})["ticket"]
             return ticket
 
