@@ -1,12 +1,13 @@
-"""One end of the link between a gateway and a front on the same machine: frames over an inherited pair of sockets.
+"""One end of the link between a gateway and a front: frames over an inherited pair of sockets, or over TLS to another machine.
 
 Nothing waits: what the kernel does not take is kept, and sent by `run`. The link ends with either process.
 """
 
 import contextlib
 import socket
+import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import trio
@@ -16,6 +17,9 @@ from maxam.errors import MaxamError
 
 _RECEIVE_BYTES: Final = 1_048_576
 _BUFFER_BYTES: Final = 4_194_304
+_RECORD_BYTES: Final = 16_384  # TLS gives one record at a time
+_RECORDS_MAX: Final = 64  # that are received before other tasks run
+_WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @final
@@ -27,15 +31,35 @@ class FrontLinkError(MaxamError):
 
 @final
 class FrontLink:
-    """One end of a link."""
+    """One end of a link.
 
-    def __init__(self, connected: socket.socket, unsent_bytes_max: int) -> None:
-        """Take a socket; a link with more unsent bytes ends, as the peer hangs."""
+    Attributes:
+        sent_bytes: Sent in all.
+    """
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        unsent_bytes_max: int,
+        reader: FrameReader | None = None,
+        received: Sequence[Frame] = (),
+    ) -> None:
+        """Take a socket.
+
+        Args:
+            connected: May be that of TLS, after its handshake.
+            unsent_bytes_max: A link with more unsent bytes ends, as the peer hangs.
+            reader: Has read from the socket so far. None if nothing was read.
+            received: Frames that it has read already.
+        """
         connected.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         self._socket: Final = connected
-        self._reader: Final = FrameReader()
+        self._tls: Final = isinstance(connected, ssl.SSLSocket)
+        self._reader: Final = reader or FrameReader()
+        self._received: Final = list(received)
+        self.sent_bytes = 0
         self._unsent: Final[deque[memoryview]] = deque()
         self._unsent_bytes = 0
         self._unsent_bytes_max: Final = unsent_bytes_max
@@ -47,14 +71,16 @@ class FrontLink:
         if self._ended:
             return
         view = memoryview(data)
-        if not self._unsent:
+        while view and not self._unsent:
             try:
-                view = view[self._socket.send(view) :]
-            except BlockingIOError:
-                pass
+                sent = self._socket.send(view)
+            except _WOULD_BLOCK:
+                break
             except OSError as error:
                 self.end(str(error))
                 return
+            self.sent_bytes += sent
+            view = view[sent:]
         if view:
             self._unsent.append(view)
             self._unsent_bytes += len(view)
@@ -66,7 +92,7 @@ class FrontLink:
         """End the link."""
         self._ended = self._ended or reason
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # that of TLS forgets its keys while others use them
 
     async def run(self, receive: Callable[[list[Frame]], None]) -> None:
         """Call `receive` with the frames that come, until the link ends.
@@ -78,19 +104,39 @@ class FrontLink:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_rest)
+                if self._received:
+                    receive(self._received)
+                    self._received.clear()
+                waits = not self._tls
                 while True:
-                    await trio.lowlevel.wait_readable(self._socket)
-                    try:
-                        data = self._socket.recv(_RECEIVE_BYTES)
-                    except BlockingIOError:
-                        continue
-                    except OSError as error:
-                        raise FrontLinkError(self._ended or str(error)) from error
-                    if not data:
-                        raise FrontLinkError(self._ended or "the other process has ended")
-                    receive(self._reader.feed(data))
+                    if waits:
+                        await trio.lowlevel.wait_readable(self._socket)
+                    else:
+                        await trio.lowlevel.checkpoint()
+                    data, waits = self._receive()
+                    if data:
+                        receive(self._reader.feed(data))
         finally:
             self._socket.close()
+
+    def _receive(self) -> tuple[bytes, bool]:
+        """Return what has arrived, and whether the socket shows when there is more. TLS may hold bytes that it does not show.
+
+        Raises:
+            FrontLinkError: The link has ended.
+        """
+        parts: list[bytes] = []
+        try:
+            for _ in range(_RECORDS_MAX if self._tls else 1):
+                data = self._socket.recv(_RECORD_BYTES if self._tls else _RECEIVE_BYTES)
+                if not data:
+                    raise FrontLinkError(self._ended or "the other process has ended")
+                parts.append(data)
+        except _WOULD_BLOCK:
+            return b"".join(parts), True
+        except OSError as error:
+            raise FrontLinkError(self._ended or str(error)) from error
+        return parts[0] if len(parts) == 1 else b"".join(parts), not self._tls
 
     async def _send_rest(self) -> None:
         while True:
@@ -100,12 +146,13 @@ class FrontLink:
                 await trio.lowlevel.wait_writable(self._socket)
                 try:
                     sent = self._socket.send(self._unsent[0])
-                except BlockingIOError:
+                except _WOULD_BLOCK:
                     continue
                 except OSError as error:
                     self.end(str(error))
                     return
                 self._unsent_bytes -= sent
+                self.sent_bytes += sent
                 rest = self._unsent[0][sent:]
                 if rest:
                     self._unsent[0] = rest
