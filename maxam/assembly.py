@@ -17,6 +17,13 @@ def _check_links(settings: Settings, loaded: LoadedConfig) -> None:
         LinkCredentials(settings.tls, settings.link, lambda: loaded)
 
 
+def _run_front(settings: Settings, check: bool) -> None:
+    """Serve the clients of a gateway on another machine, or check the files of that."""
+    from maxam.front.remote import run_front  # noqa: PLC0415  # loaded only where it is wanted
+
+    run_front(settings, check)
+
+
 def run(path: Path, check: bool, online: bool) -> None:
     """Run a gateway with its admin listener, or check its files."""
-    run_gateway(path, check, online, [serve_admin], [check_enrolment, _check_links])
+    run_gateway(path, check, online, [serve_admin], [check_enrolment, _check_links], _run_front)

@@ -12,7 +12,7 @@ from types import UnionType
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from maxam.errors import ConfigurationError
-from maxam.link_config import ClusterSettings, FollowSettings, LinkSettings, check_links
+from maxam.link_config import ClusterSettings, FollowSettings, FrontSettings, LinkSettings, check_links
 from maxam.setting_values import MistakeError, bounded, shown
 from maxam.toml_lines import line_of, written_key
 from maxam.web_config import WebSettings, check_web
@@ -20,6 +20,7 @@ from maxam.web_config import WebSettings, check_web
 _T = TypeVar("_T")
 _Bounds = tuple[int, int, str]
 _CORE_MAX: Final = 4095
+_OF_FRONTS: Final = frozenset({"front", "tls", "listener", "link", "log"})  # sections of a front itself
 
 # Connections of the admin listener, and of the enrolment listener. Half of them may be in their handshake.
 LISTENER_PLACES: Final = 128
@@ -326,6 +327,7 @@ class Settings:
     bridge: BridgesSettings | None = None  # None: it runs no bridge
     fronts: FrontsSettings | None = None  # None: it serves its clients itself
     web: WebSettings | None = None  # None: each client shows a certificate
+    front: FrontSettings | None = None  # None: it is a gateway, not a front of one
 
 
 # Keys of the release before, by the key that has replaced each. They work for one release more.
@@ -390,6 +392,8 @@ def _load(text: str, folder: Path) -> Settings:
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError too
         raise MistakeError("", f"not valid TOML: {error}. Correct the syntax there") from error
     sections = get_type_hints(Settings)
+    if "front" in tables:
+        tables = {**tables, **_of_the_gateway(tables)}
     built: dict[str, Any] = {}
     for name in tables:
         if name not in sections:
@@ -408,6 +412,18 @@ def _load(text: str, folder: Path) -> Settings:
     settings = Settings(**built)
     _check(settings, tables)
     return settings
+
+
+def _of_the_gateway(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the required sections that a front has from its gateway, with no files; raise MistakeError if it has others itself."""
+    for name in tables:
+        if name not in _OF_FRONTS and name in get_type_hints(Settings):
+            raise MistakeError(
+                name,
+                f"[{name}] is not possible beside [front]: a front has its policy, schemas and limits from its gateway. Remove one of"
+                " the two sections",
+            )
+    return {"policy": {"file": "policy.toml"}, "schemas": {"folder": "schemas"}}
 
 
 def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
@@ -461,7 +477,7 @@ def _check(settings: Settings, tables: Mapping[str, Any]) -> None:
                     "enrolment.folder",
                     f"[enrolment] folder needs {place} too; add it, or take the folder away to enrol nobody",
                 )
-    check_links(settings.link, settings.follow, settings.cluster, settings.limits.frame_body_bytes_max)
+    check_links(settings.link, settings.follow, settings.front, settings.cluster, settings.limits.frame_body_bytes_max)
     if settings.fronts is not None and settings.follow is not None:
         raise MistakeError(
             "fronts", "[fronts] excludes [follow]: a gateway that follows another one has no clients. Remove one"

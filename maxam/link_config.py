@@ -38,6 +38,14 @@ class FollowSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """The gateway on another machine whose clients this process serves."""
+
+    from_: tuple[str, ...]  # `host:port` of its link, or of the links of all members of its cluster
+    folder: Path = Path("var/front")  # holds a copy of the journal until that is read, at each start
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """The cluster that this gateway is a member of, and the etcd that keeps its log."""
 
@@ -87,7 +95,11 @@ def link_address(text: str) -> tuple[str, int] | None:
 
 
 def check_links(
-    link: LinkSettings | None, follow: FollowSettings | None, cluster: ClusterSettings | None, body_bytes_max: int
+    link: LinkSettings | None,
+    follow: FollowSettings | None,
+    front: FrontSettings | None,
+    cluster: ClusterSettings | None,
+    body_bytes_max: int,
 ) -> None:
     """Raise MistakeError if the settings of these sections contradict each other, or the limit on the body of a SEND."""
     if link is not None and (link.certificate is None) != (link.key is None):
@@ -102,13 +114,8 @@ def check_links(
             "limits.frame_body_bytes_max",
             f"[limits] frame_body_bytes_max: with [link] at most {LINKED_BODY_BYTES_MAX} are possible, as a link carries a SEND as a whole",
         )
-    for text in () if follow is None else follow.from_:
-        if link_address(text) is None:
-            raise MistakeError(
-                "follow.from",
-                f"[follow] from: expected host:port of the link of another gateway, such as 'gateway-a.example:8646',"
-                f" found {shown(text)}",
-            )
+    _check_addresses("follow", () if follow is None else follow.from_)
+    _check_addresses("front", () if front is None else front.from_)
     if cluster is None:
         return
     if follow is not None:
@@ -120,6 +127,16 @@ def check_links(
             "cluster", "[cluster] needs [link]: members copy each other's journals over links. Add a section [link]"
         )
     _check_cluster(cluster)
+
+
+def _check_addresses(section: str, addresses: tuple[str, ...]) -> None:
+    for text in addresses:
+        if link_address(text) is None:
+            raise MistakeError(
+                f"{section}.from",
+                f"[{section}] from: expected host:port of the link of another gateway, such as 'gateway-a.example:8646',"
+                f" found {shown(text)}",
+            )
 
 
 def _check_cluster(cluster: ClusterSettings) -> None:

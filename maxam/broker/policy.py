@@ -17,7 +17,7 @@ from maxam.records import GATEWAY
 from maxam.stomp.events import Will
 from maxam.toml_lines import written_key
 
-ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol", "replicate", "ticket"})
+ADMIN_RIGHTS: Final = frozenset({"read", "write", "metrics", "enrol", "replicate", "ticket", "front"})
 ANONYMOUS_PREFIX: Final = "fingerprint:"  # principals of unknown clients: no principal of a policy is called so
 _PRINCIPAL_CHARACTERS_MAX: Final = 128
 _NUMBERS: Final = count(1)
@@ -34,7 +34,7 @@ class Rights:
 
     Attributes:
         admin: Which of `read`, `write`, `metrics`, `enrol` and `ticket` it has on the admin listener, and whether it may
-            `replicate`: receive the journal over a link.
+            `replicate`: receive the journal over a link. With `front` too it may hand over operations of clients there.
         bridge: Whether its SENDs may have the provenance headers of bridges.
         pii: Whether its values as JSON have the fields that schemas mark as personal.
         number: That no other rights have in this process, for who must remember which they were and not keep them.

@@ -88,6 +88,17 @@ class Link:
         """End the link."""
         self.tls.close()
 
+    def hand_over(self) -> tuple[FrameReader, list[Frame]]:
+        """Return the reader and the frames that it has read, for another owner of the socket. Errors are those of `send`."""
+        self.flush()
+        return self._reader, list(self._frames)
+
+    def note(self, beat: Beat, sent_bytes: int) -> None:
+        """Record the newest sign of life of the peer of a socket that was handed over, and what was sent."""
+        self.beat = beat
+        self._heard_s = time.monotonic()
+        self.sent_bytes = sent_bytes
+
     def send(self, data: bytes) -> None:
         """Send frames. Waits while the peer takes nothing and much is unsent.
 
@@ -227,7 +238,12 @@ class Link:
 
 
 def connect(
-    host: str, port: int, context: ssl.SSLContext, position: Callable[[], Position], denied: Callable[[], str]
+    host: str,
+    port: int,
+    context: ssl.SSLContext,
+    position: Callable[[], Position],
+    denied: Callable[[], str],
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> Link:
     """Return a link to another gateway, before its HELLO.
 
@@ -237,6 +253,7 @@ def connect(
         context: Of a client, with the certificate of this gateway.
         position: Returns where this gateway's journal ends.
         denied: Returns why the link must end; empty if it may go on.
+        now_us: Returns the time, for the signs of life.
 
     Raises:
         LinkLostError: There is no connection, or TLS refuses it.
@@ -247,7 +264,7 @@ def connect(
         raise LinkLostError(f"cannot connect to {host} port {port}: {error.strerror or error}") from error
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Link(context.wrap_socket(connected, server_hostname=host), position, denied=denied)
+        return Link(context.wrap_socket(connected, server_hostname=host), position, now_us, denied)
     except OSError as error:
         with suppress(OSError):
             connected.close()

@@ -11,10 +11,11 @@ on which nothing arrives for `SILENCE_S` seconds ends.
 | 3 REFUSED | the other | code, text, address of another gateway that may serve |
 | 4 ENTRY | feed | an entry |
 | 5 BEAT | both | newest committed position, time of the sender in microseconds (8) |
+| 5 BEAT | to a front | newest committed position, time in the newest BEAT of the front (8) |
 | 6 OPS | front | operations (`operations`) |
 | 7 GRANT | to a front | JSON: a session that was claimed, or why it is refused |
 | 8 EXPEL | to a front | JSON: a session that another connection claims |
-| 18 SOURCES | to a front | JSON: what is in force, or comes into force |
+| 18 SOURCES | to a front | what is in force, or comes into force (`gateway/front_sources`) |
 | 19 SOURCED | front | JSON: the epoch that is ready or in force |
 | 20 REPORT | front | JSON: connections that began or ended, counters |
 | 21 ASK | to a front | JSON: a question of an operator, with its number |
@@ -38,6 +39,7 @@ from maxam.journal.encoding import Position
 VERSION: Final = 1
 BEAT_S: Final = 0.5
 SILENCE_S: Final = 2.0
+FRONT_SILENCE_S: Final = 5.0  # the same for a front, whose event loop does other work too
 FRAME_BYTES_MAX: Final = 16_777_216  # body of one frame but an entry
 PIECE_BYTES: Final = 1_048_576  # of a file in one DATA
 
@@ -61,6 +63,7 @@ ANSWER: Final = 22
 
 FEED: Final = 1  # wishes of HELLO
 COPY: Final = 2
+FRONT: Final = 3
 
 # codes of REFUSED
 GONE: Final = "gone"  # the archive begins after the position: copy
@@ -68,7 +71,7 @@ FORKED: Final = "forked"  # the journal has no such position, but others of that
 AHEAD: Final = "ahead"  # the journal ends before the position
 BUSY: Final = "busy"  # too many links, or the source is not ready: try again
 CHANGED: Final = "changed"  # a file of the copy is gone: list again
-UNAUTHORISED: Final = "unauthorised"  # the certificate lacks the admin right `replicate`
+UNAUTHORISED: Final = "unauthorised"  # the certificate lacks the admin right `replicate`, or `front` for a front
 OTHER_VERSION: Final = "other-version"  # the link's version or a wish is unknown
 
 _HEAD_BYTES: Final = 5
@@ -113,7 +116,7 @@ class Hello:
     """The first message of the gateway that connects.
 
     Attributes:
-        wish: FEED or COPY.
+        wish: FEED, COPY or FRONT.
         name: Name of the gateway, for people.
         software: Its version.
         incarnation: Of its journal; empty for none.
@@ -205,14 +208,18 @@ class Piece:
 
 @final
 class FrameReader:
-    """Cuts received bytes into frames."""
+    """Cuts received bytes into frames.
 
-    __slots__ = ("_buffer", "_large")
+    Attributes:
+        large: The peer may send large frames.
+    """
+
+    __slots__ = ("_buffer", "large")
 
     def __init__(self, large: bool = True) -> None:
         """Begin with nothing. With `large`, the peer is a source, which sends entries and files."""
         self._buffer = bytearray()
-        self._large: Final = large
+        self.large = large
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that are whole with these further bytes.
@@ -229,7 +236,7 @@ class FrameReader:
             kind = buffer[place + 4]
             if kind not in _TYPES:
                 raise WireError(f"a frame of type {kind}: the peer runs another release. Install the same on both")
-            if size > (_LARGE.get(kind, _SMALL_BYTES_MAX) if self._large else _SMALL_BYTES_MAX):
+            if size > (_LARGE.get(kind, _SMALL_BYTES_MAX) if self.large else _SMALL_BYTES_MAX):
                 raise WireError(f"a frame of type {kind} with {size} bytes: the peer runs another release, or no maxam")
             end = place + _HEAD_BYTES + size
             if end > len(buffer):
@@ -264,7 +271,7 @@ def read_hello(body: bytes) -> Hello:
     if version != VERSION:
         raise WireError(f"version {version} of the link: this release has version {VERSION}. Install the same on both")
     wish = fields.number(1)
-    if wish not in {FEED, COPY}:
+    if wish not in {FEED, COPY, FRONT}:
         raise WireError(f"the wish {wish} is unknown: install the same release on both")
     hello = Hello(wish, fields.text(), fields.text(), fields.text(), fields.position(), fields.text())
     fields.end()

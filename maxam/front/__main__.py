@@ -2,6 +2,6 @@
 
 import sys
 
-from maxam.front.process import main
+from maxam.front.local import main
 
 sys.exit(main())

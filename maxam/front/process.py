@@ -1,17 +1,11 @@
-"""The process of a front: it reads the journal, then serves the connections that its gateway hands to it."""
+"""A front: it serves clients on a replica of the broker of its gateway, which is on this machine (`local`) or another one (`remote`)."""
 
 import gc
 import json
-import logging
-import pickle
-import signal
 import socket
-import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -19,7 +13,7 @@ import trio
 from maxam.broker.broker import Broker
 from maxam.cluster import wire
 from maxam.config import Limits, Settings
-from maxam.errors import JournalError, MaxamError, ProtocolError, first_error
+from maxam.errors import ProtocolError
 from maxam.front.answers import Answers
 from maxam.front.figures import FigureReader
 from maxam.front.loop import FrontLoop
@@ -32,29 +26,27 @@ from maxam.gateway.clients import SHUTDOWN, Clients
 from maxam.gateway.clock import WallClock
 from maxam.gateway.freshness import Freshness
 from maxam.gateway.front_link import FrontLink, FrontLinkError
+from maxam.gateway.front_sources import read_sources
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.holdings_watch import HoldingsWatch
-from maxam.gateway.loaded_config import SCHEMAS, Content, LoadedConfig, take_contents
-from maxam.gateway.log import log_bug, log_event, set_log_format, start_logging
+from maxam.gateway.loaded_config import CERTIFICATE, SCHEMAS, Content, LoadedConfig, take_contents
+from maxam.gateway.log import log_bug
 from maxam.gateway.rates import Rates
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import Staleness
-from maxam.gateway.transport import Transport
+from maxam.gateway.transport import Transport, opening_number
 from maxam.gateway.web_pings import keep_alive
-from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import Position
 from maxam.journal.identity import end_chain
-from maxam.journal.replay import Replay
 
-_UNSENT_BYTES_MAX: Final = 268_435_456
+UNSENT_BYTES_MAX: Final = 268_435_456
 _REPORT_S: Final = 0.5
 _COMMITTED_LOOK_S: Final = 0.005
-_TRIES: Final = 20  # to read a journal whose files are renamed meanwhile
-_COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)  # as the gateway has them
+COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)  # as the gateway has them
 _COLLECT_ALL_INTERVAL_S: Final = 900
 _SILENCE_LOOK_S: Final = 1.0
-_BEHIND_LOOK_S: Final = 0.1
-_BEHIND_S: Final = 30.0  # that files may take to get what the log of a cluster has
+_LEASE_LOOK_S: Final = 0.05
+_NUMBERS: Final = 1 << 32  # of the connections of a front on another machine
 _ASKED_MAX: Final = 1000  # questions that wait
 
 
@@ -64,6 +56,7 @@ class FrontProcess:
 
     Attributes:
         loaded: The configuration in force.
+        listening: Opens the listener of a front on another machine, once the front serves. None if its gateway accepts its clients.
     """
 
     def __init__(
@@ -73,14 +66,30 @@ class FrontProcess:
         slot: int,
         epoch: int,
         link: FrontLink,
-        taking: socket.socket,
+        taking: socket.socket | None,
         replica: Replica,
         clock: WallClock,
     ) -> None:
+        """Make it.
+
+        Args:
+            settings: Of the gateway; on another machine those that hold here.
+            loaded: The configuration of the gateway.
+            slot: Number of the front.
+            epoch: Number of that configuration.
+            link: To the gateway.
+            taking: Hands over connections that the gateway accepts. None on another machine.
+            replica: Has read the journal.
+            clock: The time.
+        """
         self.loaded = loaded
+        self.listening: Callable[[], socket.socket] | None = None
+        self._slot: Final = slot
+        self._own: Content | None = None  # the certificate of a front on another machine
         self._settings: Final = settings
         self._link: Final = link
         self._taking: Final = taking
+        self._opened: Final = trio.Event()
         self._replica: Final = replica
         self._broker: Final = replica.broker
         replica.epoch = epoch
@@ -115,7 +124,7 @@ class FrontProcess:
             replica.claim,
         )
         self._web: WebClients | None = None
-        if settings.web is not None:
+        if settings.web is not None and taking is not None:
             self._web = WebClients(
                 settings.web, settings, self._clients, self._access, link, taking, lambda: self.loaded
             )
@@ -138,7 +147,9 @@ class FrontProcess:
         self._taken = 0  # connections that were handed over
         self._stopping = trio.Event()
         self._shutdown = SHUTDOWN
-        self._heard_s = trio.current_time()  # when the last frames came
+        self._heard_s = (
+            trio.current_time()
+        )  # when the last frames came; on another machine, of the newest BEAT that came back
 
     async def run(self) -> None:
         """Serve until the gateway ends or stops.
@@ -162,13 +173,18 @@ class FrontProcess:
             lasting.start_soon(self._settle, settle)
             lasting.start_soon(self._read, read)
             lasting.start_soon(_collect_garbage)
-            if self._settings.cluster is not None and self._settings.cluster.cut_off_s:
+            if self._taking is None:
+                lasting.start_soon(self._keep_lease)
+            elif self._settings.cluster is not None and self._settings.cluster.cut_off_s:
                 lasting.start_soon(self._watch_gateway, self._settings.cluster.cut_off_s)
             if self._web is not None:
                 lasting.start_soon(keep_alive, self._clients.web_sockets)
             async with trio.open_nursery() as clients:
-                lasting.start_soon(self._link.run, partial(self._receive, clients))
-                lasting.start_soon(self._take, clients)
+                lasting.start_soon(self._link.run, self._receive)
+                if self._taking is not None:
+                    lasting.start_soon(self._take, clients, self._taking)
+                elif self.listening is not None:
+                    lasting.start_soon(self._accept, clients, self.listening)
                 self._note_ready()
                 await self._stopping.wait()
                 self._clients.close(self._shutdown)
@@ -199,8 +215,37 @@ class FrontProcess:
                 raise FrontLinkError("the gateway is silent")
             looked_s = now_s
 
-    def _receive(self, _clients: trio.Nursery, frames: list[wire.Frame]) -> None:
-        self._heard_s = trio.current_time()
+    def stop(self) -> None:
+        """Begin to end, as if the gateway stopped."""
+        self._stopping.set()
+
+    async def _keep_lease(self) -> None:
+        """Send signs of life to a gateway on another machine, and end with the lease that they give."""
+        sent_s = 0.0
+        while True:
+            now_s = trio.current_time()
+            self._require_lease(now_s)
+            if now_s >= sent_s + wire.BEAT_S:
+                sent_s = now_s
+                self._link.send(wire.encode_beat(wire.Beat(self._replica.position, int(now_s * 1e6))))
+            await trio.sleep(_LEASE_LOOK_S)
+
+    def _require_lease(self, now_s: float) -> None:
+        """Raise FrontLinkError if the gateway may have ended the link: it lets other files come into force then.
+
+        The lease counts from the sending of the newest BEAT that came back.
+        """
+        if now_s - self._heard_s > wire.FRONT_SILENCE_S:
+            raise FrontLinkError(f"the gateway was silent for {wire.FRONT_SILENCE_S:g} s")
+
+    def _receive(self, frames: list[wire.Frame]) -> None:
+        if self._taking is not None:
+            self._heard_s = trio.current_time()
+        else:
+            for frame in frames:
+                if frame.type == wire.BEAT:
+                    self._heard_s = max(self._heard_s, wire.read_beat(frame.body).at_us / 1e6)
+            self._require_lease(trio.current_time())
         known: list[wire.Frame] = []
         for frame in frames:
             if frame.type == wire.REPORT:
@@ -208,7 +253,8 @@ class FrontProcess:
                 known = []
                 self._hear(json.loads(frame.body))
             elif frame.type == wire.SOURCES:
-                self._reading.send_nowait(pickle.loads(frame.body))  # noqa: S301  # of the process that has started this one
+                facts, contents = read_sources(frame.body)
+                self._reading.send_nowait((int(facts["epoch"]), contents))
             elif frame.type == wire.ASK:
                 with suppress(trio.WouldBlock):  # the gateway waits for a second
                     self._asked.send_nowait(json.loads(frame.body))
@@ -217,6 +263,8 @@ class FrontProcess:
             elif frame.type == wire.EXPEL and frame.body.startswith(b'{"all"'):
                 self._shutdown = ProtocolError(*json.loads(frame.body)["all"])
                 self._stopping.set()
+            elif frame.type == wire.BEAT:
+                continue
             else:
                 known.append(frame)
         self._loop.receive(known)
@@ -231,16 +279,28 @@ class FrontProcess:
     def _note_ready(self) -> None:
         if self._replica.serving and not self._ready:
             self._ready = True
+            self._opened.set()
             self._link.send(wire.frame(wire.REPORT, json.dumps({"ready": True}).encode()))
 
     # Connections.
 
-    async def _take(self, clients: trio.Nursery) -> None:
+    async def _accept(self, clients: trio.Nursery, listening: Callable[[], socket.socket]) -> None:
+        """Accept clients on another machine than the gateway's, once the front serves."""
+        await self._opened.wait()
+        first = self._slot * _NUMBERS
+
+        def accepted(connected: socket.socket, host: str, port: int) -> None:
+            if self._clients.admits(connected, host, port, self._clients.count):
+                self._clients.begin(clients, connected, host, port, first + opening_number())
+
+        await self._clients.accept(listening(), accepted)
+
+    async def _take(self, clients: trio.Nursery, taking: socket.socket) -> None:
         """Take the sockets that the gateway hands over."""
         while True:
-            await trio.lowlevel.wait_readable(self._taking)
+            await trio.lowlevel.wait_readable(taking)
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._taking, 4096, 1)
+                data, descriptors, _, _ = socket.recv_fds(taking, 4096, 1)
             except BlockingIOError:
                 continue
             if not data:
@@ -293,8 +353,19 @@ class FrontProcess:
 
     async def _read(self, read: trio.MemoryReceiveChannel[tuple[int, Mapping[str, Content]]]) -> None:
         async for epoch, contents in read:
-            self._prepared = await trio.to_thread.run_sync(take_contents, self._settings, contents, self.loaded)
+            prepared = await trio.to_thread.run_sync(take_contents, self._settings, contents, self.loaded)
+            self._prepared = self._with_own(prepared)
             self._send_sourced(epoch, 0)
+
+    def renew(self, own: Content) -> None:
+        """Take another certificate for clients. Raises ConfigurationError."""
+        self._own = own
+        self.loaded = self._with_own(self.loaded)
+        if self._prepared is not None:
+            self._prepared = self._with_own(self._prepared)
+
+    def _with_own(self, loaded: LoadedConfig) -> LoadedConfig:
+        return loaded if self._own is None else take_contents(self._settings, {CERTIFICATE: self._own}, loaded)
 
     def _swap(self, epoch: int, schemas: bool) -> None:
         before, after = self.loaded, self._prepared
@@ -333,103 +404,18 @@ def _share(limits: Limits, count: int) -> Limits:
     )
 
 
-def main() -> int:
-    """Run the process; its arguments are the descriptors of the link and of the socket that hands over connections."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the gateway gets them too, and decides
-    start_logging()
-    gc.set_threshold(*_COLLECT_THRESHOLDS)
-    code = 0
-    try:
-        trio.run(_run, socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])))
-    except* FrontLinkError:
-        pass  # it ends with the gateway
-    except* MaxamError as group:
-        log_event(logging.ERROR, "front-failed", error=first_error(group))
-        code = 1
-    return code
+def with_chain(folder: str, position: Position) -> Position:
+    """Return where a journal that was read ends, with its check: a snapshot alone does not have it."""
+    if position.chain or not position.revision:
+        return position
+    return Position(position.revision, position.accepted_at_us, end_chain(folder, "changes", position.revision))
 
 
-async def _run(connected: socket.socket, taking: socket.socket) -> None:
-    taking.setblocking(False)
-    with suppress(OSError):  # the gateway has ended: the next call finds that out
-        connected.sendall(wire.frame(wire.REPORT, b"{}"))  # the modules are loaded
-    begin = _receive_frame(connected)
-    settings, contents, name, slot, epoch, memory_low = pickle.loads(begin.body)  # noqa: S301  # of the process that has started this one
-    welcome = wire.read_welcome(_receive_frame(connected).body)
-    set_log_format(settings.log.format)
-    loaded = take_contents(settings, contents, None)
-    link = FrontLink(connected, _UNSENT_BYTES_MAX)
-    broker, position = _read_journal(settings, loaded, welcome.position)
-    clock = WallClock(broker.accepted_at_us, settings.limits.clock_jump_s_max, trio.current_time())
-    replica = Replica(
-        broker, name, position, welcome.position, link.send, lambda: (trio.current_time(), clock.now_us())
-    )
-    broker.memory_low = memory_low
-    broker.incarnation = welcome.incarnation
-    await FrontProcess(settings, loaded, slot, epoch, link, taking, replica, clock).run()
-
-
-def _receive_frame(connected: socket.socket) -> wire.Frame:
-    """Return the next frame, and read nothing after it."""
-    connected.setblocking(True)
-    head = _receive(connected, 5)
-    body = _receive(connected, int.from_bytes(head[:4], "big"))
-    return wire.FrameReader().feed(head + body)[0]
-
-
-def _receive(connected: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        try:
-            some = connected.recv(size - len(data))
-        except ConnectionResetError:  # its end has not read what this process has sent
-            some = b""
-        if not some:
-            raise FrontLinkError("the gateway has ended")
-        data += some
-    return bytes(data)
-
-
-def _read_journal(settings: Settings, loaded: LoadedConfig, begun: Position) -> tuple[Broker, Position]:
-    """Return a broker with what the files of the journal hold, and the position where they end, which is `begun` or later.
-
-    A member of a cluster writes its journal after the log, so its files may be behind for a moment.
-
-    Raises:
-        JournalError: The files cannot be read.
-    """
-    folder = str(settings.journal.folder.absolute())
-    tries = 0
-    ends_s = time.monotonic() + _BEHIND_S
-    while True:
-        broker = Broker(settings.limits, loaded.policy, loaded.registry)
-        replay = Replay(folder, OsDisk())
-        gc.disable()
-        try:
-            for record in replay.records(following=True):
-                broker.replay(record)
-            if replay.position.revision >= begun.revision or time.monotonic() > ends_s:
-                broker.backfills.run(broker.store)
-                break
-            time.sleep(_BEHIND_LOOK_S)
-        except (JournalError, OSError) as error:  # a segment was sealed meanwhile, as a rule
-            tries += 1
-            if tries == _TRIES:
-                raise JournalError(f"{folder} cannot be read beside the gateway: {error}") from error
-            time.sleep(0.05)
-        finally:
-            gc.enable()
-    position = replay.position
-    if position.revision < begun.revision:
-        raise JournalError(f"{folder} ends before revision {begun.revision}, which the gateway has committed")
-    if position.chain == 0 and position.revision > 0:
-        chain = end_chain(folder, "changes", position.revision)
-        position = Position(position.revision, position.accepted_at_us, chain)
-    broker.recovered(trio.current_time(), position.revision, position.accepted_at_us, replay.floor)
+def recover(broker: Broker, position: Position, floor: int) -> None:
+    """Begin with what was read of a journal."""
+    broker.recovered(trio.current_time(), position.revision, position.accepted_at_us, floor)
     gc.collect()
     gc.freeze()
-    return broker, position
 
 
 async def _collect_garbage() -> None:

@@ -1,4 +1,4 @@
-"""The processes of fronts as the gateway has them: how each is started, and the connections that it was handed."""
+"""Fronts as the gateway has them: how a process on this machine is started, and the connections that it was handed."""
 
 import json
 import logging
@@ -8,18 +8,22 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, final
 
 import trio
 
+from maxam.cluster.wire import FRONT_SILENCE_S, Beat, encode_beat
 from maxam.compiled import child_environment
 from maxam.gateway.front_link import FrontLink
 from maxam.gateway.front_orders import OrderedFront
 from maxam.gateway.log import log_event
+from maxam.journal.encoding import Position
 
 _KEEP_S: Final = 1.0  # between two checks whether processes are missing
+_BEGIN_S: Final = 300.0  # for which a front on another machine may be silent while it reads the journal
 
 
 @final
@@ -91,8 +95,11 @@ class Front:
 
     Attributes:
         slot: Its number, from 0.
-        pid: Of its process.
+        pid: Of its process. 0 if that is on another machine.
         link: To it.
+        name: Name and address of the other machine. Empty for this one.
+        heard_s: When something came from it last.
+        note: Called with each BEAT of one on another machine, and the bytes that were sent to it.
         ready: It serves clients.
         handed: Connections that were handed to it.
         ended: Of these, those that have ended.
@@ -103,11 +110,16 @@ class Front:
         figures: Of its last report.
     """
 
-    def __init__(self, slot: int, pid: int, link: FrontLink, sockets: socket.socket) -> None:
+    def __init__(self, slot: int, pid: int, link: FrontLink, sockets: socket.socket | None, name: str = "") -> None:
         self.slot: Final = slot
         self.pid: Final = pid
         self.link: Final = link
         self.sockets: Final = sockets
+        self.name: Final = name
+        self.local: Final = sockets is not None
+        self.heard_s = trio.current_time()
+        self.note: Callable[[Beat, int], None] | None = None
+        self._echo_us = 0  # time in its newest BEAT
         self.ready = False
         self.handed = 0
         self.ended = 0
@@ -120,8 +132,36 @@ class Front:
         self._handing: Final[deque[Accepted]] = deque()  # kept open until the front has taken them
         self._taken = 0
 
+    @property
+    def open(self) -> int:
+        """Connections that it has; of a front on another machine, at its last report."""
+        return self.handed - self.ended if self.local else self.figures.connected + self.figures.connecting
+
+    def kill(self) -> None:
+        """End its process. One on another machine is not ours to end: it finds out that its link has ended."""
+        if self.local:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def hear(self, beat: Beat) -> None:
+        """Take a sign of life of a front on another machine."""
+        self._echo_us = beat.at_us
+        if self.note is not None:
+            self.note(beat, self.link.sent_bytes)
+
+    def send_beat(self, position: Position, now_s: float) -> None:
+        """Send a sign of life to a front on another machine. If it is silent itself, end its link.
+
+        The front gets its own time back. So it knows until when it may serve, however late this arrives.
+        """
+        self.link.send(encode_beat(Beat(position, self._echo_us)))
+        if now_s - self.heard_s > (FRONT_SILENCE_S if self.ready else _BEGIN_S):
+            self.link.end("it is silent")
+
     def hand_over(self, accepted: Accepted) -> bool:
-        """Hand a connection over; return False if the front hangs or has ended."""
+        """Hand a connection over; return False if the front hangs or has ended, or is on another machine."""
+        if self.sockets is None:
+            return False
         data = json.dumps([accepted.host, accepted.port, accepted.number, accepted.web]).encode()
         try:
             socket.send_fds(self.sockets, [data], [accepted.connected.fileno()])

@@ -44,6 +44,8 @@ class FrontWeb:
 
     def serve_values(self, front: Front, nursery: trio.Nursery) -> None:
         """Serve a connection that asks for values, in a task of its own. The front has sent its socket."""
+        if front.sockets is None:
+            raise wire.WireError("a front on another machine has no connections of the web listener")
         data, descriptors, _, _ = socket.recv_fds(front.sockets, _MESSAGE_BYTES_MAX, 1)
         host, port = json.loads(data)
         connected = trio.socket.from_stdlib_socket(socket.socket(fileno=descriptors[0]))

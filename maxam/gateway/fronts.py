@@ -1,9 +1,9 @@
-"""The fronts of a gateway: processes on this machine that have its clients. `[fronts]` starts them.
+"""The fronts of a gateway: processes that have its clients. `[fronts]` starts those on this machine.
 
 Theory of operation. The gateway accepts connections and hands each socket to the front that has the fewest. A front serves it: TLS,
 STOMP, rights, schemas and delivery on a replica of the broker. The gateway orders operations (`front_orders`), and has journal and
 admin listener. A front is a child with two inherited sockets: one for frames, one for accepted sockets. It ends when the gateway ends.
-A front that ends is replaced, and its clients connect again.
+A front that ends is replaced, and its clients connect again. Fronts on other machines come over links (`remote_fronts`).
 """
 
 import json
@@ -11,7 +11,6 @@ import logging
 import os
 import pickle
 import secrets
-import signal
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -34,11 +33,13 @@ from maxam.gateway.front_asks import FrontAsks
 from maxam.gateway.front_children import Accepted, Front, Spares
 from maxam.gateway.front_link import FrontLink
 from maxam.gateway.front_orders import FrontOrders
+from maxam.gateway.front_reload import FrontReload
 from maxam.gateway.front_reports import FrontReports
+from maxam.gateway.front_sources import REMOTE_ITEMS, encode_sources, facts_of
 from maxam.gateway.front_web import FrontWeb
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.listings import subscriptions_after
-from maxam.gateway.loaded_config import ITEMS, LoadedConfig
+from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.presence import Presence
 from maxam.gateway.shadow import Shadows
@@ -48,12 +49,11 @@ from maxam.gateway.transport import opening_number
 from maxam.gateway.web import WebListener
 from maxam.journal.encoding import Position
 
-_UNSENT_BYTES_MAX: Final = 268_435_456  # for a front that reads the journal meanwhile
+UNSENT_BYTES_MAX: Final = 268_435_456  # for a front that reads the journal meanwhile
 _TICK_S: Final = 0.05
 BEAT_S: Final = 0.5  # between two signs of life to the fronts of a member of a cluster
 _START_S: Final = 30.0  # that clients wait for all fronts
 _SLOW_RESTART_S: Final = 1.0  # after a front that has not become ready
-_SOURCES_S: Final = 5.0  # a front that has not taken new files by then is killed
 _STOP_MARGIN_S: Final = 2.0  # beyond the time that clients have
 
 
@@ -63,10 +63,13 @@ class Fronts:
 
     Attributes:
         orders: The order of their operations.
-        running: Those that run.
+        count: Those of this machine.
+        running: Those that run, also those on other machines.
         asks: Questions to them.
+        reload: Has them put other files into force.
         reports: Their reports, which are put into the figures of the gateway.
         restarts: Fronts that have ended by themselves.
+        stopping: No front is begun any longer.
     """
 
     def __init__(
@@ -112,6 +115,9 @@ class Fronts:
         self.running: Final[list[Front]] = []
         self.asks: Final = FrontAsks(self.running, self._find)
         self.reports: Final = FrontReports(self.running, broker, clients, audit, presence, shadows, holdings)
+        self.reload: Final = FrontReload(
+            self.running, self.orders, loaded, settings.limits.close_grace_s, self._wait_change
+        )
         self.restarts = 0
         self._web: Final = None if web is None else FrontWeb(web, tickets)
         self._settings: Final = settings
@@ -122,19 +128,23 @@ class Fronts:
         self._staleness: Final = staleness
         staleness.others = self._lag_reports
         self._wall_us: Final = wall_us
-        self._count: Final = 0 if settings.fronts is None else settings.fronts.count
+        self.count: Final = 0 if settings.fronts is None else settings.fronts.count
         self._memory_low = False
         self._held: Final[deque[Accepted]] = deque()  # until a front serves
         self._spares: Final = spares
-        self._stopping = False
-        self._read = self.orders.epoch  # number of the files that fronts have read last, or were asked to
+        self.stopping = False
         self._changed = trio.Event()
-        self._tasks: trio.Nursery
+        self.tasks: trio.Nursery | None = None
 
     @property
     def open(self) -> int:
         """Connections of clients that fronts have."""
-        return sum(front.handed - front.ended for front in self.running) + len(self._held)
+        return sum(front.open for front in self.running) + len(self._held)
+
+    @property
+    def _open_here(self) -> int:
+        """Those of them that this gateway has accepted."""
+        return sum(front.open for front in self.running if front.local) + len(self._held)
 
     @property
     def web_open(self) -> int:
@@ -148,14 +158,14 @@ class Fronts:
         """
         accepting = trio.CancelScope()
         async with trio.open_nursery() as nursery:
-            for slot in range(self._count):
+            for slot in range(self.count):
                 nursery.start_soon(self._keep, slot)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._keep_spare)
             nursery.start_soon(self._accept, listening, accepting, ready)
-            self._tasks = nursery
+            self.tasks = nursery
             await stopping.wait()
-            self._stopping = True
+            self.stopping = True
             accepting.cancel()
             self._clients.close()
             for accepted in self._held:
@@ -174,7 +184,7 @@ class Fronts:
 
     def degraded(self) -> list[str]:
         """Return a line while fronts are missing."""
-        missing = [] if self._serving == self._count else [f"fronts: {self._serving} of {self._count} serve clients"]
+        missing = [] if self._serving == self.count else [f"fronts: {self._serving} of {self.count} serve clients"]
         return missing + self.reports.degraded()
 
     # Questions of operators.
@@ -237,7 +247,7 @@ class Fronts:
         """Accept once all fronts serve, so that the first of them does not get all clients."""
         with accepting:
             with trio.move_on_after(_START_S):
-                while self._serving < self._count:
+                while self._serving < self.count:
                     await self._wait_change()
             if ready is not None:
                 ready()
@@ -247,11 +257,11 @@ class Fronts:
                     nursery.start_soon(self._web.listener.accept, partial(self._accepted_web, self._web.listener))
 
     def _accepted(self, connected: socket.socket, host: str, port: int) -> None:
-        if self._clients.admits(connected, host, port, self.open):
+        if self._clients.admits(connected, host, port, self._open_here):
             self._take_in(Accepted(connected, host, port, opening_number(), web=False))
 
     def _accepted_web(self, web: WebListener, connected: socket.socket, host: str, port: int) -> None:
-        if web.admits(connected, host, port, self.web_open, self.open):
+        if web.admits(connected, host, port, self.web_open, self._open_here):
             self._take_in(Accepted(connected, host, port, opening_number(), web=True))
 
     def _take_in(self, accepted: Accepted) -> None:
@@ -260,7 +270,7 @@ class Fronts:
 
     def _hand_over(self, accepted: Accepted) -> bool:
         """Hand a connection to the front that has the fewest; return False if none serves."""
-        fronts = sorted((one for one in self.running if one.ready), key=lambda one: one.handed - one.ended)
+        fronts = sorted((one for one in self.running if one.ready), key=lambda one: one.open)
         return any(front.hand_over(accepted) for front in fronts)
 
     def _hand_over_held(self) -> None:
@@ -276,7 +286,7 @@ class Fronts:
                 was_ready = await self._run_one(slot)
             except OSError as error:
                 log_event(logging.ERROR, "front-failed", front=slot, error=error)
-            if self._stopping:
+            if self.stopping:
                 return
             self.restarts += 1
             if not was_ready:
@@ -285,20 +295,34 @@ class Fronts:
     async def _keep_spare(self) -> None:
         """Have one more process wait, once all fronts serve."""
         while True:
-            if not self._stopping and self._serving == self._count:
+            if not self.stopping and self._serving == self.count:
                 with suppress(OSError):
                     await self._spares.fill(1)
             await self._wait_change()
 
     @property
     def _serving(self) -> int:
-        return sum(front.ready for front in self.running)
+        return sum(front.ready for front in self.running if front.local)
 
     async def _run_one(self, slot: int) -> bool:
         """Run a front to its end; return whether it has served clients."""
         started = await self._spares.take()
         process, handing = started.process, started.handing
-        front = Front(slot, process.pid, FrontLink(started.link, _UNSENT_BYTES_MAX), handing)
+        front = Front(slot, process.pid, FrontLink(started.link, UNSENT_BYTES_MAX), handing)
+        try:
+            reason = await self.run_front(front)
+        finally:
+            handing.close()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+        if not self.stopping:
+            log_event(
+                logging.ERROR, "front-ended", front=slot, pid=process.pid, error=reason, action="another is started"
+            )
+        return front.ready
+
+    async def run_front(self, front: Front) -> str:
+        """Serve a front until its link ends; return why it has ended."""
         reason = "it was stopped"
         try:
             self._begin(front)
@@ -306,40 +330,44 @@ class Fronts:
         except* MaxamError as group:
             reason = str(group.exceptions[0])
         except* Exception as group:  # noqa: BLE001  # a bug met by one front must not end the gateway
-            log_bug("internal-error", group, front=slot)
+            log_bug("internal-error", group, front=front.slot)
             reason = "internal error"
         finally:
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-            handing.close()
+            front.kill()
             self._end(front)
-            with trio.CancelScope(shield=True):
-                await process.wait()
-        if not self._stopping:
-            log_event(
-                logging.ERROR, "front-ended", front=slot, pid=process.pid, error=reason, action="another is started"
-            )
-        return front.ready
+        return reason
 
     def _begin(self, front: Front) -> None:
         cores = () if self._settings.fronts is None else self._settings.fronts.cores
-        if cores:
+        if cores and front.local:
             os.sched_setaffinity(front.pid, {cores[front.slot % len(cores)]})
         self.running.append(front)
         name = secrets.token_bytes(8)
         front.ordered = self.orders.begin(name, front.link.send)
         loaded = self._loaded()
         front.epoch = front.settled = self.orders.epoch
-        begin = (self._settings, dict(loaded.contents), name, front.slot, front.epoch, self._broker.memory_low)
-        front.link.send(wire.frame(wire.SOURCES, pickle.dumps(begin)))
         welcome = wire.Welcome(
             f"front {front.slot}", __version__, "serving", self._broker.incarnation, self.orders.position
         )
+        if front.local:
+            begin = (self._settings, dict(loaded.contents), name, front.slot, front.epoch, self._broker.memory_low)
+            sources = wire.frame(wire.SOURCES, pickle.dumps(begin))
+        else:
+            facts = {
+                "name": name.hex(),
+                "slot": front.slot,
+                "epoch": front.epoch,
+                "memory_low": self._broker.memory_low,
+            }
+            contents = {item: loaded.contents[item] for item in REMOTE_ITEMS}
+            sources = encode_sources(facts | facts_of(self._settings), contents)
         front.link.send(wire.encode_welcome(welcome))
+        front.link.send(sources)
 
     def _end(self, front: Front) -> None:
         if front in self.running:
             self.running.remove(front)
+            self.reload.fence(front)
         self.reports.end(front)
         self._held.extend(front.give_back())
         self._hand_over_held()
@@ -353,6 +381,7 @@ class Fronts:
         if front.ordered is None:
             return
         wall_us = self._wall_us()
+        front.heard_s = trio.current_time()
         for frame in frames:
             if frame.type == wire.OPS:
                 self.orders.receive(front.ordered, frame.body, wall_us)
@@ -360,7 +389,9 @@ class Fronts:
                 self._report(front, json.loads(frame.body))
             elif frame.type == wire.ANSWER:
                 self.asks.answered(json.loads(frame.body))
-            elif frame.type == wire.ASK and self._web is not None:
+            elif frame.type == wire.BEAT:
+                front.hear(wire.read_beat(frame.body))
+            elif frame.type == wire.ASK and self._web is not None and front.local:
                 self._web.take_ticket(front, json.loads(frame.body))
             elif frame.type == wire.SOURCED:
                 told = json.loads(frame.body)
@@ -374,13 +405,14 @@ class Fronts:
     def _report(self, front: Front, told: dict[str, Any]) -> None:
         if told.get("ready"):
             front.ready = True
-            log_event(logging.INFO, "front-started", front=front.slot, pid=front.pid)
+            where = {"pid": front.pid} if front.local else {"name": front.name}
+            log_event(logging.INFO, "front-started", front=front.slot, **where)
             self._note_change()
             self._hand_over_held()
         if "taken" in told:
             front.taken(int(told["taken"]))
-        if "values" in told and self._web is not None:
-            self._web.serve_values(front, self._tasks)
+        if "values" in told and self._web is not None and self.tasks is not None:
+            self._web.serve_values(front, self.tasks)
         self.reports.take(front, told)
 
     async def _tick(self) -> None:
@@ -388,55 +420,19 @@ class Fronts:
         while True:
             now_s = trio.current_time()
             self.orders.claims.tick(now_s)
-            if self._settings.cluster is not None and now_s >= beat_s:
+            if now_s >= beat_s:
                 beat_s = now_s + BEAT_S
                 for front in self.running:
-                    front.link.send(wire.frame(wire.REPORT, b"{}"))
+                    if not front.local:
+                        front.send_beat(self.orders.position, now_s)
+                    elif self._settings.cluster is not None:
+                        front.link.send(wire.frame(wire.REPORT, b"{}"))
             if self._broker.memory_low != self._memory_low:
                 self._memory_low = self._broker.memory_low
                 told = wire.frame(wire.REPORT, json.dumps({"memory_low": self._memory_low}).encode())
                 for front in self.running:
                     front.link.send(told)
             await trio.sleep(_TICK_S)
-
-    # Reload.
-
-    async def prepare(self, after: LoadedConfig) -> None:
-        """Have all fronts read items that are about to come into force. One that does not answer in time is killed."""
-        before = self._loaded()
-        self._read += 1
-        epoch = self._read
-        contents = {item: after.contents[item] for item in ITEMS if after.digests[item] != before.digests[item]}
-        data = wire.frame(wire.SOURCES, pickle.dumps((epoch, contents)))
-        fronts = list(self.running)
-        for front in fronts:
-            front.link.send(data)
-        await self._all(fronts, lambda front: front.epoch >= epoch, "has not read new files")
-
-    def swap(self, schemas: bool) -> None:
-        """Have all fronts put into force what they have read, as the gateway does now; without the schemas if those are refused."""
-        self.orders.epoch = self._read
-        now = wire.frame(wire.REPORT, json.dumps({"now": self.orders.epoch, "schemas": schemas}).encode())
-        for front in list(self.running):
-            if front.epoch < self.orders.epoch:  # it began in between, with the old ones
-                front.link.end("it began during a reload")
-            else:
-                front.link.send(now)
-
-    async def settle(self) -> None:
-        """Wait until the old items are out of force at all fronts."""
-        epoch = self.orders.epoch
-        await self._all(list(self.running), lambda front: front.settled >= epoch, "has not put new files into force")
-
-    async def _all(self, fronts: list[Front], done: Callable[[Front], bool], problem: str) -> None:
-        with trio.move_on_after(_SOURCES_S + self._settings.limits.close_grace_s):
-            while any(front in self.running and not done(front) for front in fronts):
-                await self._wait_change()
-        for front in fronts:
-            if front in self.running and not done(front):
-                front.link.end(f"it {problem} in time")
-                with suppress(ProcessLookupError):
-                    os.kill(front.pid, signal.SIGKILL)
 
     async def _wait_change(self) -> None:
         await self._changed.wait()

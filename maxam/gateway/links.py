@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import trio
 
@@ -36,7 +36,12 @@ from maxam.journal.encoding import Position
 from maxam.link_config import LinkSettings
 from maxam.records import Identity
 
+if TYPE_CHECKING:
+    from maxam.gateway.remote_fronts import RemoteFronts
+
 RIGHT: Final = "replicate"
+FRONT_RIGHT: Final = "front"  # beside that
+_WISHES: Final = {wire.FEED: "feed", wire.COPY: "copy", wire.FRONT: "front"}
 _NAME_CHARACTERS_MAX: Final = 100  # of a peer
 _HANDSHAKES_MAX: Final = 16  # links whose peer is not known yet
 _SEND_BUFFER_BYTES: Final = 4_194_304
@@ -52,7 +57,7 @@ class LinkState:
         address: Of the peer.
         name: The peer's name for itself.
         software: Its version.
-        wish: `feed` or `copy`.
+        wish: `feed`, `copy` or `front`.
         link: Its bytes, and the newest sign of life: how far the peer is.
         begun_s: When it began, on the event loop's clock.
     """
@@ -77,6 +82,7 @@ class Links:
     """The listener of links.
 
     Attributes:
+        fronts: Serves fronts on other machines. None if this gateway has none.
         ring: Ring buffer with the newest blocks of the journal; its end is the newest committed position.
         states: The links that are served.
         address: Where it listens, `(host, port)`; None before that.
@@ -99,6 +105,7 @@ class Links:
         self.ring: Final = ring
         self.states: Final[dict[Link, LinkState]] = {}
         self.address: tuple[str, int] | None = None
+        self.fronts: RemoteFronts | None = None
         self.role = "serving"
         self.now_us: Callable[[], int] = clock.now_us
         self._settings: Final = settings
@@ -190,8 +197,8 @@ class Links:
         certificate = tls.getpeercert(binary_form=True)
         of, denial = fingerprint(certificate or b""), self._credentials.denial_of(tls)
 
-        def check() -> tuple[str, str]:
-            principal, denied = trio.from_thread.run_sync(self._check, of)
+        def check(right: str = RIGHT) -> tuple[str, str]:
+            principal, denied = trio.from_thread.run_sync(self._check, of, right)
             return principal, denied or denial()
 
         link = Link(tls, lambda: self.ring.end, lambda: trio.from_thread.run_sync(self.now_us), large=False)
@@ -202,18 +209,24 @@ class Links:
                 self._refuse(link, wire.UNAUTHORISED, denied)
             link.denied = lambda: check()[1]
             hello = self._hello(link)
+            if hello.wish == wire.FRONT and (denied := check(FRONT_RIGHT)[1]):
+                trio.from_thread.run_sync(self._refused, principal, address, denied)
+                self._refuse(link, wire.UNAUTHORISED, denied)
             state = LinkState(
                 principal,
                 address,
                 hello.name[:_NAME_CHARACTERS_MAX],
                 hello.software[:_NAME_CHARACTERS_MAX],
-                "feed" if hello.wish == wire.FEED else "copy",
+                _WISHES[hello.wish],
                 link,
                 trio.from_thread.run_sync(trio.current_time),
             )
             trio.from_thread.run_sync(self._begun, handle, state)
             try:
-                self._answer(link, hello)
+                if hello.wish == wire.FRONT:
+                    self._serve_front(link, state, lambda: check()[1] or check(FRONT_RIGHT)[1])
+                else:
+                    self._answer(link, hello)
             finally:
                 trio.from_thread.run_sync(self._ended, state)
         finally:
@@ -231,8 +244,7 @@ class Links:
 
     def _answer(self, link: Link, hello: wire.Hello) -> None:
         """Do what the peer wishes, until the link ends."""
-        if len(self.states) > self._settings.links_max:
-            self._refuse(link, wire.BUSY, f"{self._settings.links_max} links are served already ([link] links_max)")
+        self._require_room(link)
         welcome = wire.Welcome(socket.gethostname(), __version__, self.role, self.ring.incarnation, self.ring.end)
         if hello.wish == wire.COPY:
             link.send(wire.encode_welcome(welcome))
@@ -250,6 +262,26 @@ class Links:
         except FeedRefusedError as error:
             self._refuse(link, error.reason, str(error))
 
+    def _require_room(self, link: Link) -> None:
+        if len(self.states) > self._settings.links_max:
+            self._refuse(link, wire.BUSY, f"{self._settings.links_max} links are served already ([link] links_max)")
+
+    def _serve_front(self, link: Link, state: LinkState, denial: Callable[[], str]) -> None:
+        """Have a front served on the event loop, and end its link when its certificate or right is gone."""
+        self._require_room(link)
+        fronts = self.fronts
+        problem = "this gateway serves no fronts now ([fronts])"
+        if fronts is not None:
+            problem = trio.from_thread.run_sync(fronts.problem, state.software)
+        if fronts is None or problem:
+            self._refuse(link, wire.BUSY, problem)
+            return
+        served = trio.from_thread.run_sync(fronts.serve, state, *link.hand_over())
+        while not served.ended.wait(wire.BEAT_S):
+            denied = denial()
+            if denied:
+                trio.from_thread.run_sync(served.end, denied)
+
     def _refuse(self, link: Link, code: str, text: str) -> None:
         """Send REFUSED and end the link; raises LinkLostError."""
         link.send(wire.encode_refused(wire.Refused(code, text)))
@@ -260,14 +292,14 @@ class Links:
 
     # on the event loop
 
-    def _check(self, of: str) -> tuple[str, str]:
-        """Return the principal of a certificate, and why the policy does not let it replicate; empty if it does."""
+    def _check(self, of: str, right: str) -> tuple[str, str]:
+        """Return the principal of a certificate, and why the policy does not give it a right; empty if it does."""
         policy = self._policy()
         principal = policy.principal_of(of) or ""
         if not principal:
             return "", "the policy does not list this certificate"
-        if RIGHT not in policy.rights(principal).admin:
-            return principal, f"the principal {principal} lacks the admin right {RIGHT}"
+        if right not in policy.rights(principal).admin:
+            return principal, f"the principal {principal} lacks the admin right {right}"
         return principal, ""
 
     def _begun(self, handle: socket.socket, state: LinkState) -> None:

@@ -165,6 +165,18 @@ def take_contents(settings: Settings, contents: Mapping[str, Content], before: L
     return loaded
 
 
+def read_credentials(settings: Settings) -> LoadedConfig:
+    """Read the certificates of a front on another machine, whose gateway has policy and schemas; raises ConfigurationError."""
+    reading = _Reading(settings, None)
+    reading.take(POLICY, Content({"file": b""}))
+    reading.take(SCHEMAS, Content({"registry.toml": b""}))
+    for item in (CERTIFICATE, CLIENT_CA, CRL):
+        reading.read(item)
+    loaded = reading.loaded()
+    assert loaded is not None  # noqa: S101  # all items were taken
+    return loaded
+
+
 def _load_policy(files: list[tuple[str, bytes]], limits: Limits) -> Policy:
     """Load a policy; raise PolicyError with the line of the first mistake, and how many more there are."""
     policy, problems = inspect_policies(files, limits)

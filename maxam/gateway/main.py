@@ -35,6 +35,7 @@ def run(
     online: bool,
     services: Sequence[Service],
     checks: Sequence[Callable[[Settings, LoadedConfig], None]] = (),
+    front: Callable[[Settings, bool], None] | None = None,
 ) -> None:
     """Run the gateway until SIGTERM or SIGINT. Exits with the code of an error of its files.
 
@@ -44,11 +45,17 @@ def run(
         online: With `check`, ask etcd too.
         services: Run beside the clients' listener; their listeners are called `admin` and `enrolment` in the ready line.
         checks: Raise ConfigurationError for what the services could not use.
+        front: Serves the clients of a gateway on another machine, or only checks the files. Raises ConfigurationError.
     """
     start_logging()
     try:
         settings = read_settings(path)
         set_log_format(settings.log.format)
+        if settings.front is not None and front is not None:
+            front(settings, check)
+            if check:
+                click.echo(f"{path}: valid")
+            return
         loaded = read_config(settings)
         if check:
             for further in checks:

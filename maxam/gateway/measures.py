@@ -213,7 +213,7 @@ def _fronts(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_fronts", (), 0 if fronts is None else sum(front.ready for front in fronts.running)
     yield "maxam_front_restarts_total", (), 0 if fronts is None else fronts.restarts
     for front in () if fronts is None else fronts.running:
-        yield "maxam_front_connections", (str(front.slot),), front.handed - front.ended
+        yield "maxam_front_connections", (str(front.slot),), front.open
         behind = gateway.broker.committed_revision - front.figures.revision
         yield "maxam_front_lag_changes", (str(front.slot),), max(0, behind) if front.figures.revision else 0
         taken = 0 if front.ordered is None else front.ordered.order.taken

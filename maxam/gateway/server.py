@@ -231,7 +231,7 @@ class Gateway:
         self._stopping: Final = trio.Event()
         self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
-        self.fronts: Fronts | None = None
+        self.fronts: Fronts | None = None  # made after the links, which bring more of them
         self._spares: Final = self._make_spares()
         if role.serves:
             self._make_fronts()
@@ -273,7 +273,12 @@ class Gateway:
         self.rates.fronts = fronts.reports.busy
         self.owed_watch.fronts = fronts.reports.owed
         self.owed_watch.expel = fronts.asks.expel
-        self.reloader.fronts = self.fronts = fronts
+        self.fronts = fronts
+        self.reloader.fronts = fronts.reload
+        if self.links is not None:
+            from maxam.gateway.remote_fronts import RemoteFronts  # noqa: PLC0415
+
+            self.links.fronts = RemoteFronts(fronts)
 
     @property
     def fronts_loaded(self) -> bool:

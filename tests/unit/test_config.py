@@ -264,6 +264,42 @@ def test_links_are_off_unless_their_sections_are_there() -> None:
     assert follow.from_ == ("a.example:8646", "[::1]:1")
 
 
+FRONT = """
+[front]
+from = ["gateway-a.example:8646", "[::1]:1"]
+[tls]
+certificate = "server.pem"
+key = "server.key"
+client_ca = "ca.pem"
+"""
+
+
+def test_a_front_on_another_machine_needs_a_gateway_and_certificates() -> None:
+    """Its listener, link and log are its own. Paths are relative to the file's folder."""
+    front = _load(FRONT + '[listener]\nport = 1\n[link]\nca = "link.pem"\n[log]\nformat = "json"\n').front
+    assert front is not None
+    assert front.from_ == ("gateway-a.example:8646", "[::1]:1")
+    assert front.folder == Path("/etc/maxam/var/front")
+    assert _load(MINIMAL).front is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FRONT + "[limits]\n",
+        FRONT + "[policy]\nfile = 'policy.toml'\n",
+        FRONT + "[fronts]\ncount = 1\n",
+        FRONT + "[admin]\n",
+        FRONT.replace("gateway-a.example:8646", "gateway-a.example"),
+        FRONT.replace("from = ", "form = "),
+    ],
+)
+def test_a_front_has_no_settings_of_a_gateway(text: str) -> None:
+    """The error has the line of the section or key."""
+    with pytest.raises(ConfigurationError, match=r"^maxam\.toml:\d+: (unknown key )?\["):
+        _load(text)
+
+
 CLUSTER = """
 [link]
 [cluster]

@@ -81,15 +81,19 @@ def policy_check(files: tuple[Path, ...], schemas: Path | None, strict: bool, as
     name = ", ".join(map(str, files))
     warnings = len(findings) - len(errors)
     counts = {"principals": len(loaded.principals), "capabilities": len(loaded.capabilities)}
-    replicating = [one for one in loaded.principals if "replicate" in loaded.rights(one).admin]
+    replicating, fronts = [
+        [one for one in loaded.principals if right in loaded.rights(one).admin] for right in ("replicate", "front")
+    ]
     if as_json:
         summary = {"file": name, "good": not errors, "errors": len(errors), "warnings": warnings, **counts}
-        print_json({**summary, "replicate": replicating})
+        print_json({**summary, "replicate": replicating, "front": fronts})
     elif not errors:
         held = counted(len(loaded.principals), "principal"), counted(len(loaded.capabilities), "capability")
         print_line(f"{name}: valid, {held[0]}, {held[1]}")
         if replicating:
             print_line(f"{name}: the right replicate, to the journal with every value: {', '.join(replicating)}")
+        if fronts:
+            print_line(f"{name}: the right front, to send in the name of each client: {', '.join(fronts)}")
     if errors:
         raise ConfigurationError(f"{name}: {counted(len(errors), 'error')}")
     if strict and warnings:
