@@ -109,6 +109,8 @@ class RemoteFront:
             await nursery.start(self._obey_signals, nursery.cancel_scope)
             nursery.start_soon(self._watch_files)
             nursery.start_soon(keep_watchdog, lambda: True)
+            notify("READY=1")  # a gateway that is away is no failure of this service
+            notify("STATUS=connecting")
             await self._keep()
             nursery.cancel_scope.cancel()
 
@@ -130,10 +132,11 @@ class RemoteFront:
                     return
                 notify("STATUS=connecting")
                 gateway = address_text(host, port)
-                if served or known.get((host, port)) != reason:
-                    known[host, port] = reason
-                    log_event(logging.WARNING, "front-lost" if served else "front-waits", gateway=gateway, error=reason)
+                if not served and known.get((host, port)) != reason:
+                    log_event(logging.WARNING, "front-waits", gateway=gateway, error=reason)
+                known[host, port] = reason
                 if served:
+                    log_event(logging.WARNING, "front-lost", gateway=gateway, error=reason)
                     pause_s = _PAUSE_S_MIN
                     gc.unfreeze()
                     gc.collect()
@@ -180,7 +183,6 @@ class RemoteFront:
         if not self._said_ready:
             self._said_ready = True
             click.echo(f"ready tls={address}")
-            notify("READY=1")
         notify("STATUS=serving")
         return listening
 

@@ -91,7 +91,7 @@ def _cluster(gateway: Gateway) -> Iterator[Measure]:
     yield "maxam_follow_lag_bytes", (), 0 if observer is None else observer.lag_bytes()
     yield "maxam_follow_received_bytes_total", (), 0 if follower is None else follower.bytes
     yield "maxam_follow_links_lost_total", (), 0 if follower is None else follower.restarts
-    for wish in ("feed", "copy"):
+    for wish in ("feed", "copy", "front"):
         yield "maxam_links", (wish,), sum(state.wish == wish for state in states)
 
 

@@ -104,7 +104,7 @@ _CURRENT: Final = (
     Declared("maxam_follow_lag_bytes", "gauge", "Bytes received from the source, not applied or not stored yet."),
     Declared("maxam_follow_received_bytes_total", "counter", "Bytes received from sources."),
     Declared("maxam_follow_links_lost_total", "counter", "Links to sources that ended or could not be made."),
-    Declared("maxam_links", "gauge", "Links of other gateways to this one, by wish: feed or copy.", ("wish",)),
+    Declared("maxam_links", "gauge", "Links of other gateways to this one, by wish: feed, copy or front.", ("wish",)),
     Declared("maxam_web_connections", "gauge", "Connections of the listener of pages; 0 without [web]."),
     Declared("maxam_tickets_total", "counter", "Tickets, by outcome: made, used or refused.", ("outcome",)),
     Declared("maxam_fronts", "gauge", "Fronts that serve clients; 0 without [fronts]."),
