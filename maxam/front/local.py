@@ -16,10 +16,10 @@ from maxam.broker.broker import Broker
 from maxam.cluster import wire
 from maxam.config import Settings
 from maxam.errors import JournalError, MaxamError, first_error
-from maxam.front.process import COLLECT_THRESHOLDS, UNSENT_BYTES_MAX, FrontProcess, recover, with_chain
+from maxam.front.process import COLLECT_THRESHOLDS, FrontProcess, recover, with_chain
 from maxam.front.replica import Replica
 from maxam.gateway.clock import WallClock
-from maxam.gateway.front_link import FrontLink, FrontLinkError
+from maxam.gateway.front_link import UNSENT_BYTES_MAX, FrontLink, FrontLinkError
 from maxam.gateway.loaded_config import LoadedConfig, take_contents
 from maxam.gateway.log import log_event, set_log_format, start_logging
 from maxam.journal.disk import OsDisk

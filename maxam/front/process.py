@@ -39,7 +39,6 @@ from maxam.gateway.web_pings import keep_alive
 from maxam.journal.encoding import Position
 from maxam.journal.identity import end_chain
 
-UNSENT_BYTES_MAX: Final = 268_435_456
 _REPORT_S: Final = 0.5
 _COMMITTED_LOOK_S: Final = 0.005
 COLLECT_THRESHOLDS: Final = (20_000, 50, 1_000_000)  # as the gateway has them

@@ -34,10 +34,10 @@ from maxam.cluster.link import Link, LinkLostError, connect
 from maxam.config import FrontsSettings, ListenerSettings, Settings
 from maxam.errors import ConfigurationError, MaxamError, first_error
 from maxam.files import stamp_file
-from maxam.front.process import COLLECT_THRESHOLDS, UNSENT_BYTES_MAX, FrontProcess, recover, with_chain
+from maxam.front.process import COLLECT_THRESHOLDS, FrontProcess, recover, with_chain
 from maxam.front.replica import Replica
 from maxam.gateway.clock import WallClock
-from maxam.gateway.front_link import FrontLink
+from maxam.gateway.front_link import UNSENT_BYTES_MAX, FrontLink
 from maxam.gateway.front_sources import read_sources, settings_at_front
 from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.listener import address_text, listen

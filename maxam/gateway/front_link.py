@@ -15,6 +15,7 @@ import trio
 from maxam.cluster.wire import Frame, FrameReader
 from maxam.errors import MaxamError
 
+UNSENT_BYTES_MAX: Final = 268_435_456  # for a front that reads the journal meanwhile
 _RECEIVE_BYTES: Final = 1_048_576
 _BUFFER_BYTES: Final = 4_194_304
 _RECORD_BYTES: Final = 16_384  # TLS gives one record at a time

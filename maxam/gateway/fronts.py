@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
 
@@ -31,7 +31,7 @@ from maxam.gateway.clients import SHUTDOWN, Clients
 from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.front_asks import FrontAsks
 from maxam.gateway.front_children import Accepted, Front, Spares
-from maxam.gateway.front_link import FrontLink
+from maxam.gateway.front_link import UNSENT_BYTES_MAX, FrontLink
 from maxam.gateway.front_orders import FrontOrders
 from maxam.gateway.front_reload import FrontReload
 from maxam.gateway.front_reports import FrontReports
@@ -42,6 +42,7 @@ from maxam.gateway.listings import subscriptions_after
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.presence import Presence
+from maxam.gateway.remote_fronts import RemoteFronts
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import LagReport, Staleness, SubscriptionRow, read_report, read_row
 from maxam.gateway.tickets import Tickets
@@ -49,7 +50,9 @@ from maxam.gateway.transport import opening_number
 from maxam.gateway.web import WebListener
 from maxam.journal.encoding import Position
 
-UNSENT_BYTES_MAX: Final = 268_435_456  # for a front that reads the journal meanwhile
+if TYPE_CHECKING:
+    from maxam.gateway.links import Links
+
 _TICK_S: Final = 0.05
 BEAT_S: Final = 0.5  # between two signs of life to the fronts of a member of a cluster
 _START_S: Final = 30.0  # that clients wait for all fronts
@@ -90,6 +93,7 @@ class Fronts:
         spares: Spares,
         web: WebListener | None,
         tickets: Tickets,
+        links: "Links | None",
     ) -> None:
         """Prepare to start them; `serve` does.
 
@@ -109,6 +113,7 @@ class Fronts:
             spares: Processes that fronts begin with. The caller ends those that wait.
             web: Accepts the connections of the web listener. None without it.
             tickets: Of that listener, used once at all fronts together.
+            links: Have fronts on other machines served. None without.
         """
         self.orders: Final = FrontOrders(broker, position, trio.current_time, clients.rate_denial)
         committer.group.fronted = self.orders
@@ -135,6 +140,8 @@ class Fronts:
         self.stopping = False
         self._changed = trio.Event()
         self.tasks: trio.Nursery | None = None
+        if links is not None:
+            links.fronts = RemoteFronts(self)
 
     @property
     def open(self) -> int:
@@ -405,7 +412,7 @@ class Fronts:
     def _report(self, front: Front, told: dict[str, Any]) -> None:
         if told.get("ready"):
             front.ready = True
-            where = {"pid": front.pid} if front.local else {"name": front.name}
+            where: dict[str, object] = {"pid": front.pid} if front.local else {"name": front.name}
             log_event(logging.INFO, "front-started", front=front.slot, **where)
             self._note_change()
             self._hand_over_held()

@@ -7,15 +7,17 @@ principal. So its certificate needs the admin right `front`. Its messages are th
 import logging
 import threading
 from itertools import count
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from maxam import __version__
 from maxam.cluster.wire import Frame, FrameReader
 from maxam.gateway.front_children import Front
-from maxam.gateway.front_link import FrontLink
-from maxam.gateway.fronts import UNSENT_BYTES_MAX, Fronts
-from maxam.gateway.links import LinkState
+from maxam.gateway.front_link import UNSENT_BYTES_MAX, FrontLink
 from maxam.gateway.log import log_event
+
+if TYPE_CHECKING:
+    from maxam.gateway.fronts import Fronts
+    from maxam.gateway.links import LinkState
 
 
 @final
@@ -39,7 +41,7 @@ class RemoteFront:
 class RemoteFronts:
     """Serves fronts whose link was accepted."""
 
-    def __init__(self, fronts: Fronts) -> None:
+    def __init__(self, fronts: "Fronts") -> None:
         """Serve them beside those of this machine, and with the same order."""
         self._fronts: Final = fronts
         self._slots: Final[set[int]] = set()
@@ -52,7 +54,7 @@ class RemoteFronts:
             return f"the front has release {software}, and this gateway {__version__}. Install the same on both"
         return ""
 
-    def serve(self, state: LinkState, reader: FrameReader, received: list[Frame]) -> RemoteFront:
+    def serve(self, state: "LinkState", reader: FrameReader, received: list[Frame]) -> RemoteFront:
         """Begin to serve a front that has sent HELLO, over a link that was handed over."""
         reader.large = True
         slot = next(slot for slot in count(self._fronts.count) if slot not in self._slots)

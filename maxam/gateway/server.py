@@ -231,7 +231,7 @@ class Gateway:
         self._stopping: Final = trio.Event()
         self.on_started: Callable[[], None] | None = None
         self.links: Final = None if settings.link is None else self._make_links(settings.link)
-        self.fronts: Fronts | None = None  # made after the links, which bring more of them
+        self.fronts: Fronts | None = None
         self._spares: Final = self._make_spares()
         if role.serves:
             self._make_fronts()
@@ -268,17 +268,13 @@ class Gateway:
             spares=self._spares,
             web=self.web,
             tickets=self.tickets,
+            links=self.links,
         )
         self.clients.traffic.fronts = fronts.reports.connections
         self.rates.fronts = fronts.reports.busy
         self.owed_watch.fronts = fronts.reports.owed
         self.owed_watch.expel = fronts.asks.expel
-        self.fronts = fronts
-        self.reloader.fronts = fronts.reload
-        if self.links is not None:
-            from maxam.gateway.remote_fronts import RemoteFronts  # noqa: PLC0415
-
-            self.links.fronts = RemoteFronts(fronts)
+        self.reloader.fronts, self.fronts = fronts.reload, fronts
 
     @property
     def fronts_loaded(self) -> bool:
