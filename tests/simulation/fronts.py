@@ -18,7 +18,7 @@ from tests.support.fronted_world import Front, FrontClient, FrontedWorld
 from tests.support.sans_io import EVERYTHING
 
 COUNTS: Final = (0, 1, 3)
-COUNTED: Final = ("sends", "accepted", "refusals", "takeovers", "killed", "stops", "restarts", "swaps")
+COUNTED: Final = ("sends", "accepted", "refusals", "takeovers", "killed", "cut", "stops", "restarts", "swaps")
 _TOPICS: Final = ("X/0", "X/1", "X/2")
 _GLOBS: Final = ("X/**", "X/**", "X/1")
 _SEND: Final = (("X/**",), ("X/0", "X/1"), ("X/2",))
@@ -127,11 +127,19 @@ class Fronted:
     * At the end every RECEIPT has come, all brokers hold the same, and every subscription has the newest values.
     """
 
-    def __init__(self, seed: int, count: int, *, calm: bool = False) -> None:
-        """Prepare; `run` does it. With `calm` everything settles after each action, and nothing fails."""
+    def __init__(self, seed: int, count: int, *, calm: bool = False, cuts: bool = False) -> None:
+        """Prepare; `run` does it.
+
+        Args:
+            seed: Of all chance.
+            count: Number of fronts.
+            calm: Everything settles after each action, and nothing fails.
+            cuts: Fronts are on other machines: half of those that fail lose their link, and serve on for a while.
+        """
         self.acts: Final = random.Random(f"acts {seed}")  # noqa: S311 - a simulation, not a secret
         self.order: Final = random.Random(f"order {seed} {count}")  # noqa: S311
         self.calm: Final = calm
+        self.cuts: Final = cuts
         self.full: Final = 0.0 if calm else self.acts.choice((0.0, 0.0, 0.3))
         self.world: Final = FrontedWorld(
             count,
@@ -142,6 +150,9 @@ class Fronted:
         self.seats: Final[list[Seat]] = []
         self.last: Seat | None = None  # the one that acted last
         self.all: Final[list[Seat]] = []
+        self.cut_off: list[
+            tuple[Front, list[Seat]]
+        ] = []  # fronts that the gateway has ended, and what they still serve
         self.answers: Final[list[Asked]] = []
         self.watched: Final[dict[tuple[str, str], Watched]] = {}  # durable ones, by session and id
         self.receipted: Final[dict[str, int]] = {}  # newest revision of which a client has the RECEIPT, by topic
@@ -179,6 +190,8 @@ class Fronted:
                 self.note_head()
             if self.seats and self.order.random() < 0.5:
                 self.read(self.order.choice(self.seats))
+            if self.cut_off:
+                self.serve_on()
             if self.order.random() < 0.01:
                 self.fail()
             if self.order.random() < 0.03:
@@ -354,6 +367,7 @@ class Fronted:
             self.counted["restarts"] += 1
             for seat in list(self.seats):
                 self.forget(seat)
+            self.cut_off.clear()
             self.world.restart(written=order.random() < 0.5)
             self.note_head()
             return
@@ -363,11 +377,31 @@ class Fronted:
             self.counted["stops"] += not front.stopped
             front.stopped = not front.stopped
             return
+        if self.cuts and kind < 0.8:
+            self.cut(at)
+            return
         self.counted["killed"] += 1
         for seat in list(self.seats):
             if seat.client.front is front:
                 self.forget(seat)
         self.world.kill(at)
+
+    def cut(self, at: int) -> None:
+        """Cut the link of a front. What was on the way to it may still arrive, and its clients read until its lease ends."""
+        self.counted["cut"] += 1
+        front = self.world.cut(at)
+        seats = [seat for seat in self.seats if seat.client.front is front]
+        self.seats[:] = [seat for seat in self.seats if seat not in seats]
+        self.cut_off.append((front, seats))
+
+    def serve_on(self) -> None:
+        """Have a front that was cut off go on with what it has, or end its clients."""
+        front, seats = self.order.choice(self.cut_off)
+        self.world.to_front(front)
+        for seat in seats:
+            self.read(seat)
+        if self.order.random() < 0.1:
+            self.cut_off.remove((front, seats))
 
     # Checks.
 
@@ -392,7 +426,7 @@ class Fronted:
                 message = frame.headers[b"message"]
                 self.counted["takeovers"] += message == b"session taken over by a newer connection"
                 seat.read.append(f"ERROR {message.decode()}")
-        if seat.client.peer.end or seat.client.peer.finished:
+        if (seat.client.peer.end or seat.client.peer.finished) and seat in self.seats:
             self.lose(seat)
 
     def check_receipt(self, seat: Seat, frame: Frame) -> None:
@@ -554,8 +588,8 @@ class Fronted:
 
 
 def simulate(seed: int) -> Counter[str]:
-    """Run a seed with each number of fronts; return what happened."""
-    runs = [Fronted(seed, count) for count in COUNTS]
+    """Run a seed with each number of fronts, and with fronts on other machines; return what happened."""
+    runs = [*(Fronted(seed, count) for count in COUNTS), Fronted(seed, COUNTS[-1], cuts=True)]
     for run in runs:
         run.run()
     alike(seed)

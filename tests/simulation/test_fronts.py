@@ -17,6 +17,16 @@ def test_what_clients_are_promised_holds_whatever_fails(count: int) -> None:
         Fronted(seed, count).run()
 
 
+def test_what_clients_are_promised_holds_while_fronts_are_cut_off() -> None:
+    """A front without a link serves on with what it has. Its sessions go on elsewhere, and nothing that it hands over counts."""
+    cut = 0
+    for seed in range(5):
+        run = Fronted(seed, 3, cuts=True)
+        run.run()
+        cut += run.counted["cut"]
+    assert cut > 0
+
+
 def test_clients_read_the_same_with_any_number_of_fronts() -> None:
     """With 0, 1 and 3 fronts all answers and values of a seed are the same, if each action settles before the next one."""
     for seed in range(10, 14):

@@ -286,6 +286,13 @@ class FrontedWorld:
         self.orders.end(front.ordered)
         self.fronts[at] = self.add_front()
 
+    def cut(self, at: int) -> Front:
+        """Cut the link of a front on another machine, and begin another one; return the first, which has clients for a while."""
+        front = self.fronts[at]
+        self.orders.end(front.ordered)
+        self.fronts[at] = self.add_front()
+        return front
+
     def settle(self) -> None:
         """Go on until nothing is left to do at this moment."""
         moved = True
