@@ -291,10 +291,24 @@ def test_values_are_objects_of_a_type(tmp_path: Path, certificates: Path) -> Non
             found = games[topic]
             assert (found.game_id, found.bet, found.started) == ("Gold:95", Decimal("1.00"), at)
             assert found.from_["venueId"] == "7"
+            frame = games.to_pandas()
+            assert (frame.index.name, list(frame.index), str(frame.dtypes["started"])) == (
+                "destination",
+                [topic],
+                "datetime64[ns, UTC]",
+            )
+            assert (frame["bet"].sum(), frame.loc[topic, "from_.venueId"]) == (Decimal("1.00"), "7")
+            assert (frame["started"].max() - frame["started"].min()).total_seconds() == 0
+            assert client.send(topic, b"").accepted
+            while topic in games:
+                assert games.change(timeout_s=PATIENCE_S)
+            assert games.to_pandas().empty
+            assert client.send(topic, body.getvalue()).accepted
         with client.values("X/EGM.*", fields=["bet", "from.venueId"]) as values:
             assert dict(values) == {topic: {"from": {"venueId": "7"}, "bet": "1.00"}}
             frame = values.to_pandas()
             assert (list(frame.index), sorted(frame.columns)) == ([topic], ["bet", "from.venueId"])
+            assert frame.loc[topic, "bet"] == "1.00"  # JSON: a decimal is text
         with client.values("X/EGM.*", type=int) as values:
             assert not values
             assert isinstance(values.problems[topic], ValueTypeError)

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -206,3 +207,26 @@ def test_a_file_without_a_usable_public_key_is_refused(tmp_path: Path, keys: str
     wanted = JwtSettings(ISSUER, AUDIENCE, tmp_path / "jwks.json", "viewer", algorithms=("ES256",))
     with pytest.raises(ConfigurationError, match=r"jwks\.json"):
         TokenKeys(keys.encode(), wanted)
+
+
+def test_no_token_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither log nor audit log contains a token or its signature, accepted, expired or forged, also with the level debug."""
+    caplog.set_level(logging.DEBUG)
+
+    async def test() -> None:
+        async with living(site, web=settings(site)) as gateway, gateway.client("anna") as anna:
+            accepted, expired, forged = signed(), signed(exp=int(time.time()) - 3600), FORGED["an unknown key"]()
+            async with page(gateway, accepted, login="jwt") as client:
+                await client.subscribe("X/**")
+                await anna.send("X/Floor.1", b"v")
+                assert await client.values(1) == {"X/Floor.1": b"v"}
+            for token in (expired, forged):
+                await refusal(gateway, token, login="jwt")
+            await refusal(gateway, accepted)  # as a ticket, by mistake
+        audit = "".join(file.read_text() for file in gateway.site.folder.rglob("*.jsonl"))
+        assert all(text in caplog.text for text in ("token expired", "token invalid", "ticket invalid"))
+        assert "token expired" in audit
+        for token in (accepted, expired, forged):
+            assert not any(one in text for text in (caplog.text, audit) for one in (token, token.rpartition(".")[2]))
+
+    run(test)
