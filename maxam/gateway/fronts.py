@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -42,16 +42,12 @@ from maxam.gateway.listings import subscriptions_after
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.presence import Presence
-from maxam.gateway.remote_fronts import RemoteFronts
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import LagReport, Staleness, SubscriptionRow, read_report, read_row
 from maxam.gateway.tickets import Tickets
 from maxam.gateway.transport import opening_number
 from maxam.gateway.web import WebListener
 from maxam.journal.encoding import Position
-
-if TYPE_CHECKING:
-    from maxam.gateway.links import Links
 
 _TICK_S: Final = 0.05
 BEAT_S: Final = 0.5  # between two signs of life to the fronts of a member of a cluster
@@ -93,7 +89,6 @@ class Fronts:
         spares: Spares,
         web: WebListener | None,
         tickets: Tickets,
-        links: "Links | None",
     ) -> None:
         """Prepare to start them; `serve` does.
 
@@ -113,7 +108,6 @@ class Fronts:
             spares: Processes that fronts begin with. The caller ends those that wait.
             web: Accepts the connections of the web listener. None without it.
             tickets: Of that listener, used once at all fronts together.
-            links: Have fronts on other machines served. None without.
         """
         self.orders: Final = FrontOrders(broker, position, trio.current_time, clients.rate_denial)
         committer.group.fronted = self.orders
@@ -140,8 +134,6 @@ class Fronts:
         self.stopping = False
         self._changed = trio.Event()
         self.tasks: trio.Nursery | None = None
-        if links is not None:
-            links.fronts = RemoteFronts(self)
 
     @property
     def open(self) -> int:

@@ -276,7 +276,8 @@ class Links:
         if fronts is None or problem:
             self._refuse(link, wire.BUSY, problem)
             return
-        served = trio.from_thread.run_sync(fronts.serve, state, *link.hand_over())
+        name = f"{state.name} ({state.address})"
+        served = trio.from_thread.run_sync(fronts.serve, link, name, *link.hand_over())
         while not served.ended.wait(wire.BEAT_S):
             denied = denial()
             if denied:

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, final
 
 from maxam import __version__
+from maxam.cluster.link import Link
 from maxam.cluster.wire import Frame, FrameReader
 from maxam.gateway.front_children import Front
 from maxam.gateway.front_link import UNSENT_BYTES_MAX, FrontLink
@@ -17,7 +18,6 @@ from maxam.gateway.log import log_event
 
 if TYPE_CHECKING:
     from maxam.gateway.fronts import Fronts
-    from maxam.gateway.links import LinkState
 
 
 @final
@@ -54,13 +54,13 @@ class RemoteFronts:
             return f"the front has release {software}, and this gateway {__version__}. Install the same on both"
         return ""
 
-    def serve(self, state: "LinkState", reader: FrameReader, received: list[Frame]) -> RemoteFront:
-        """Begin to serve a front that has sent HELLO, over a link that was handed over."""
+    def serve(self, link: Link, name: str, reader: FrameReader, received: list[Frame]) -> RemoteFront:
+        """Begin to serve a front of this name that has sent HELLO, over a link that was handed over."""
         reader.large = True
         slot = next(slot for slot in count(self._fronts.count) if slot not in self._slots)
-        link = FrontLink(state.link.tls, UNSENT_BYTES_MAX, reader, received)
-        remote = RemoteFront(Front(slot, 0, link, None, f"{state.name} ({state.address})"))
-        remote.front.note = state.link.note
+        front_link = FrontLink(link.tls, UNSENT_BYTES_MAX, reader, received)
+        remote = RemoteFront(Front(slot, 0, front_link, None, name))
+        remote.front.note = link.note
         tasks = self._fronts.tasks
         if tasks is None or self._fronts.stopping:
             remote.ended.set()

@@ -251,6 +251,7 @@ class Gateway:
         if self._spares is None:
             return
         from maxam.gateway.fronts import Fronts  # noqa: PLC0415
+        from maxam.gateway.remote_fronts import RemoteFronts  # noqa: PLC0415
 
         fronts = Fronts(
             self.settings,
@@ -268,8 +269,9 @@ class Gateway:
             spares=self._spares,
             web=self.web,
             tickets=self.tickets,
-            links=self.links,
         )
+        if self.links is not None:
+            self.links.fronts = RemoteFronts(fronts)
         self.clients.traffic.fronts = fronts.reports.connections
         self.rates.fronts = fronts.reports.busy
         self.owed_watch.fronts = fronts.reports.owed
@@ -486,27 +488,10 @@ class Gateway:
         reasons += self.backups.degraded() + self.snapshots.degraded() + self.supervisor.degraded()
         reasons += self.clients.degraded(trio.current_time()) + self.connect_problems.degraded()
         reasons += self.rates.senders.degraded(trio.current_time()) + self.holdings_watch.degraded()
-        reasons += self._crowded() + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
+        reasons += crowded(self) + self.presence.degraded() + self.bridge_links.degraded() + self.bridges.degraded()
         reasons += self.role.degraded()
         reasons += [] if self.fronts is None else self.fronts.degraded()
         return reasons + self.clock.degraded() + self.access.degraded_reasons()
-
-    def _crowded(self) -> list[str]:
-        """Return one line for sessions that near their limit of subscriptions, and one for each other limit on totals that is near."""
-        limits, broker = self.settings.limits, self.broker
-        reasons = []
-        if broker.crowded:
-            (principal, client_id), count = next(iter(broker.crowded)), len(broker.crowded)
-            held = len(broker.sessions[principal, client_id].subscriptions)
-            reasons.append(
-                f"subscriptions-many: the session {client_id} of {principal} holds {held} subscriptions "
-                f"(limit subscriptions_per_session_max {limits.subscriptions_per_session_max}){_and_others(count)}"
-            )
-        for name, used, limit, principal in self.limits_used():
-            if used >= CROWDED * limit:
-                holder = f"the principal {principal}" if principal else "all clients together"
-                reasons.append(f"limit-near: {used} of {name} {limit} are used by {holder}")
-        return reasons
 
     def limits_used(self) -> list[tuple[str, int, int, str]]:
         """Return each limit on totals: how much is used, how much may be, and the principal that uses most if each has its own."""
@@ -540,6 +525,24 @@ class Gateway:
         """Return the bytes of unfinished frames and of pending RECEIPTs, those of fronts included."""
         frames_bytes, receipts_bytes = (0, 0) if self.fronts is None else self.fronts.reports.held_bytes()
         return self.holdings.frames_bytes + frames_bytes, self.holdings.receipts_bytes + receipts_bytes
+
+
+def crowded(gateway: Gateway) -> list[str]:
+    """Return one line for sessions that near their limit of subscriptions, and one for each other limit on totals that is near."""
+    limits, broker = gateway.settings.limits, gateway.broker
+    reasons = []
+    if broker.crowded:
+        (principal, client_id), count = next(iter(broker.crowded)), len(broker.crowded)
+        held = len(broker.sessions[principal, client_id].subscriptions)
+        reasons.append(
+            f"subscriptions-many: the session {client_id} of {principal} holds {held} subscriptions "
+            f"(limit subscriptions_per_session_max {limits.subscriptions_per_session_max}){_and_others(count)}"
+        )
+    for name, used, limit, principal in gateway.limits_used():
+        if used >= CROWDED * limit:
+            holder = f"the principal {principal}" if principal else "all clients together"
+            reasons.append(f"limit-near: {used} of {name} {limit} are used by {holder}")
+    return reasons
 
 
 def _and_others(count: int) -> str:

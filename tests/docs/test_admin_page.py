@@ -15,7 +15,7 @@ from maxam.gateway.loaded_config import ITEMS
 ROOT = Path(__file__).parents[2]
 TREE = Path(os.environ.get("MAXAM_TREE", ROOT))  # what is installed is tested beside a copy without sources
 PAGE = (ROOT / "docs/operate/admin.md").read_text(encoding="utf-8")
-REASONS = {"unready_reasons", "unready", "degraded_reasons", "degraded", "_crowded"}
+REASONS = {"unready_reasons", "unready", "degraded_reasons", "degraded", "crowded"}
 
 
 def codes() -> Iterator[str]:

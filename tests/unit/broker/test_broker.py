@@ -17,7 +17,7 @@ from maxam.broker.session import SCAN_READY_MAX
 from maxam.broker.store import SWEEP_TOPICS, TOMBSTONE_SWEEP_MIN
 from maxam.config import Limits
 from maxam.gateway.holdings import Holdings
-from maxam.gateway.server import Gateway
+from maxam.gateway.server import Gateway, crowded
 from maxam.globs import destination_problem
 from maxam.records import AcknowledgementRecord, Change, SessionEndRecord
 from maxam.stomp.events import Send
@@ -1627,7 +1627,7 @@ def test_sessions_and_principals_near_a_limit_are_known() -> None:
     look_at_all_sessions(world)
     assert list(world.broker.crowded) == [("anna", "a"), ("anna", "b")]
     gateway: Any = SimpleNamespace(settings=world.settings, broker=world.broker, limits_used=list)
-    (told,) = Gateway._crowded(gateway)
+    (told,) = crowded(gateway)
     assert told.startswith("subscriptions-many: ")
     assert "subscriptions_per_session_max 5" in told
     clients[0].unsubscribe("0", durable=True)
@@ -1676,7 +1676,7 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
         client.send(f"X/{n}")
     holdings.count_receipts(799)
     world.settle()
-    assert Gateway._crowded(gateway) == []
+    assert crowded(gateway) == []
     gateway.connections_open = gateway.web_open = 8
     gateway.owed_watch.most = 8
     client = world.client(will_destination="X/w")
@@ -1688,7 +1688,7 @@ def test_health_warns_of_each_limit_on_totals_from_80_percent_on() -> None:
     holdings.count_receipts(1)
     holdings.count_frame(client.peer, 8_000_000, world.now_s)
     world.settle()
-    told = Gateway._crowded(gateway)
+    told = crowded(gateway)
     assert {line.partition(": ")[0] for line in told} == {"limit-near"}
     used = gateway.limits_used()
     for line, (name, *_, principal) in zip(told, used, strict=True):
