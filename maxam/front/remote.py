@@ -304,7 +304,7 @@ class RemoteFront:
     def _link(self, host: str, port: int, wish: int, position: Position, incarnation: str) -> tuple[Link, wire.Welcome]:
         link = connect(host, port, self._credentials.client(), lambda: position, lambda: "", _loop_us)
         try:
-            link.denied = self._credentials.judge(link.tls)
+            link.denied = self._credentials.denial_of(link.tls)
             link.send(wire.encode_hello(wire.Hello(wish, socket.gethostname(), __version__, incarnation, position)))
             return link, read_answer(link)
         except BaseException:

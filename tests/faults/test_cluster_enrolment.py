@@ -51,9 +51,9 @@ def is_served(port: int, client: Path, certificates: Path) -> bool:
     """Return True if an enrolled client may send."""
 
     async def send() -> bool:
-        files = {"certificate": client / "client.pem", "key": client / "client.key", "ca": certificates / "ca.pem"}
+        cert, key, ca = client / "client.pem", client / "client.key", certificates / "ca.pem"
         try:
-            async with connect("127.0.0.1", port, client_id="e", **files) as connection:
+            async with connect("127.0.0.1", port, client_id="e", certificate=cert, key=key, ca=ca) as connection:
                 return (await connection.send("X/Enrolled", b"1")).accepted
         except ClientError:
             return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stomp  # type: ignore[import-untyped]
+import stomp
 
 from maxam import __version__
 from maxam.cluster import wire
@@ -28,7 +28,7 @@ from tests.support.cutting_relay import CuttingRelay
 from tests.support.gateway_folder import RUN, BlockingClient, GatewayProcess
 from tests.support.gateway_process import kept_ports
 from tests.support.patience import PATIENCE_S
-from tests.support.remote_front import RemoteFolder, RemoteProcess
+from tests.support.remote_front import RemoteFolder
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def started(gateway: GatewayProcess, count: int) -> None:
     wait_for(lambda: gateway.log().count("front-started") >= count)
 
 
-def reconnect(front: RemoteProcess, **who: str) -> BlockingClient:
+def reconnect(front: GatewayProcess, **who: str) -> BlockingClient:
     """Connect to a front as soon as it serves again."""
     connected: list[BlockingClient] = []
 

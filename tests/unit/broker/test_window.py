@@ -228,6 +228,7 @@ def test_floor_and_limit_hold() -> None:
 
 def test_the_first_flight_is_larger_and_does_not_raise_the_floor() -> None:
     """64 messages may be sent before the first ACK. However many of them one ACK covers, the window is 10 after it."""
+    window = Window(100, False, 0.0)
     for covered in (1, 50, WINDOW_FIRST):
         window = Window(100, False, 0.0)
         assert window.size == WINDOW_FIRST

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from maxam.cluster.membership import Announcement, read_announcement
-from maxam.gateway import differences as module
 from maxam.gateway.differences import COMPARED, MEMORY, SHOWN_S, Differences, digests_text
 from maxam.gateway.loaded_config import CERTIFICATE, POLICY, SCHEMAS
 
@@ -41,7 +40,7 @@ def test_differences_are_counted_at_once_and_reported_once_they_last(monkeypatch
     for now_s in (SHOWN_S - 1, SHOWN_S, SHOWN_S + 1):
         found.compare(now_s, own, [other, member("c")], 0)
     assert reports == [{"item": POLICY, "other": "b"}]
-    monkeypatch.setattr(module.time, "monotonic", lambda: SHOWN_S)
+    monkeypatch.setattr("maxam.gateway.differences.time.monotonic", lambda: SHOWN_S)
     [line] = found.degraded()
     assert line.startswith("differs: policy ")
     found.compare(SHOWN_S + 2, own, [member("b"), member("c")], 0)
