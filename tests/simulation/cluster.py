@@ -465,7 +465,7 @@ class Cluster:
     def set_disk(self, process: Process, *, full: bool) -> None:
         """Fill the disk of a member, or free it."""
         process.disk_full = full
-        process.post(lambda: process.member.fitness(process.local_s, not full, 0))
+        process.post(lambda: [] if process.leading else process.member.fitness(process.local_s, not full, 0))
 
     def wipe(self, site: Site) -> None:
         """Replace a machine: it joins with an empty journal, if enough others hold all that was trimmed."""
@@ -547,7 +547,7 @@ class Cluster:
         if self.counted["terms"] % 2:
             leader.post(partial(self._hand_over, leader, ""))
         else:
-            self.set_disk(leader, full=True)
+            leader.post(lambda: leader.member.fitness(leader.local_s, False, 0))
 
     def check_calm(self) -> None:
         """One leads, accepts values and asks, and all journals are equal."""
