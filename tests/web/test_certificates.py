@@ -66,7 +66,11 @@ def test_a_page_of_the_admin_listener_has_the_rights_of_the_certificate(page: Pa
 def test_a_page_of_another_site_cannot_use_the_certificate(page: Page, site: Site) -> None:
     """The browser presents the certificate for it too, and the admin listener refuses its origin with 403."""
     errors: list[str] = []
-    page.on("websocket", lambda socket: socket.on("socketerror", errors.append))
+
+    def refused(error: str) -> None:
+        errors.append(error)
+
+    page.on("websocket", lambda socket: socket.on("socketerror", refused))
     for address in (site.allowed, site.foreign):
         page.goto(address)
         assert page.evaluate(CONVERSE, f"{admin(site)}/stomp".replace("https", "wss")) == "closed"
