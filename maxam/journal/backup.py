@@ -136,6 +136,7 @@ def back_up(root: str, folder: str, when: str, disk: Disk, kept: int = 0) -> Don
         try:
             done = _copy(root, target, when, _newest(folder, disk), disk)
             disk.rename(target, f"{folder}/{when}")
+            target = f"{folder}/{when}"
             disk.fsync_folder(folder)
         except BaseException:
             with suppress(OSError):
