@@ -8,12 +8,12 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import stomp
 
 from maxam import __version__
 from maxam.cluster import wire
@@ -24,6 +24,7 @@ from maxam.stomp import encoder
 from maxam.stomp.events import VERSION_1_2
 from tests.faults.test_fronts import message, receipt, subscribe, wait_for
 from tests.faults.test_fronts_views import answer, ask, rows
+from tests.interop.third_party import LIBRARIES, ThirdPartyClient
 from tests.support.cutting_relay import CuttingRelay
 from tests.support.gateway_folder import RUN, BlockingClient, GatewayProcess
 from tests.support.gateway_process import kept_ports
@@ -188,8 +189,7 @@ def test_a_reload_is_answered_when_no_front_serves_by_the_old_files(files: Remot
     assert ended(client)
     relay.unmute()
     with reconnect(front) as again:
-        again.write(encoder.subscribe(VERSION_1_2, b"s", b"X/a", b"auto", receipt_id=b"r"))
-        assert again.frame().command == b"ERROR"
+        assert again.send(b"X/a", b"v") == b"accepted"
 
 
 def test_a_front_that_was_frozen_delivers_nothing_when_it_wakes(files: RemoteFolder, stack: ExitStack) -> None:
@@ -224,44 +224,47 @@ def test_a_front_without_the_right_is_refused(files: RemoteFolder, stack: ExitSt
     gateway.process.send_signal(signal.SIGHUP)
     assert ended(client)
     wait_for(lambda: "lacks the admin right front" in front.log())
-    assert gateway.client().send(b"X/a", b"v") == b"accepted"
+    with gateway.client() as here:
+        assert here.send(b"X/a", b"v") == b"accepted"
 
 
-def read_all(made: Link) -> None:
-    """Read frames until the link ends, which raises LinkLostError."""
-    while True:
-        made.expect(PATIENCE_S)
-
-
-def link(files: RemoteFolder, software: str, who: str = "pipeline") -> tuple[Link, int]:
-    """Return a link after the HELLO of a front, and the type of the answer."""
+def answer_of(files: RemoteFolder, software: str, who: str = "pipeline", *frames: bytes) -> int:
+    """Return the type of the answer to the HELLO of a front. Frames that follow must end the link."""
     certs = files.gateway.folder / "certs"
     context = ssl.create_default_context(cafile=certs / "ca.pem")
     context.load_cert_chain(certs / f"{who}.pem", certs / f"{who}.key")
-    made = connect("127.0.0.1", files.link_port, context, lambda: START, lambda: "")
-    made.send(wire.encode_hello(wire.Hello(wire.FRONT, "x", software, "", START)))
-    return made, made.expect(PATIENCE_S).type
+    with closing(connect("127.0.0.1", files.link_port, context, lambda: START, lambda: "")) as made:
+        made.send(wire.encode_hello(wire.Hello(wire.FRONT, "x", software, "", START)))
+        kind = made.expect(PATIENCE_S).type
+        if frames:
+            with pytest.raises(LinkLostError, match=r"the peer ended|was lost"):
+                send_and_read(made, *frames)
+    return kind
+
+
+def send_and_read(made: Link, *frames: bytes) -> None:
+    """Send frames, then read until the link ends."""
+    for frame in frames:
+        made.send(frame)
+    while True:
+        made.expect(PATIENCE_S)
 
 
 def test_peers_that_are_no_fronts_of_this_release_do_no_harm(files: RemoteFolder, stack: ExitStack) -> None:
     """Another release is refused, and so is a certificate without rights. Frames that are too large or garbled end the link."""
     gateway = stack.enter_context(files.gateway.start())
-    assert link(files, "0.0.1")[1] == wire.REFUSED
-    assert link(files, __version__, "publisher")[1] == wire.REFUSED
+    assert answer_of(files, "0.0.1") == wire.REFUSED
+    assert answer_of(files, __version__, "publisher") == wire.REFUSED
     for frame in (
         (wire.FRAME_BYTES_MAX + 1).to_bytes(4, "big") + bytes((wire.OPS,)),
         wire.frame(wire.OPS, b"garbled"),
         wire.frame(wire.REPORT, b"{"),
-        wire.frame(wire.REPORT, b'{"values": true}'),
         wire.frame(wire.ASK, b"{}"),
         wire.frame(99, b""),
     ):
-        made, kind = link(files, __version__)
-        assert kind == wire.WELCOME
-        made.send(frame)
-        with pytest.raises(LinkLostError):
-            read_all(made)
-    assert gateway.client().send(b"X/a", b"v") == b"accepted"
+        assert answer_of(files, __version__, "pipeline", frame) == wire.WELCOME
+    with gateway.client() as client:
+        assert client.send(b"X/a", b"v") == b"accepted"
 
 
 def test_operators_see_and_end_what_a_front_elsewhere_has(files: RemoteFolder, stack: ExitStack) -> None:
@@ -279,47 +282,26 @@ def test_operators_see_and_end_what_a_front_elsewhere_has(files: RemoteFolder, s
     assert {row["client_id"] for row in rows(gateway, "/v1/sessions", "sessions")} == {"here", "there"}
     metrics = answer(gateway, "/metrics")[1].decode()
     assert "maxam_fronts 2.0" in metrics
-    assert "not serve" not in answer(gateway, "/readyz")[1].decode()
     followers = ask(gateway, "/v1/cluster")[1]["followers"]
     assert [(row["principal"], row["wish"]) for row in followers] == [("pipeline", "front")]
-    assert ask(gateway, "/v1/sessions/publisher/there/disconnect", "POST")[0] == 200
+    assert ask(gateway, "/v1/sessions/publisher/there/kick", "POST") == (200, {"kicked": True})
     assert there.frame().headers[b"message"] == b"closed by an operator"
-
-
-class Heard(stomp.ConnectionListener):  # type: ignore[misc]  # stomp.py has no types
-    """Keeps what stomp.py receives."""
-
-    def __init__(self) -> None:
-        self.receipts: list[str] = []
-        self.bodies: list[bytes] = []
-
-    def on_receipt(self, frame: Any) -> None:
-        """A RECEIPT came."""
-        self.receipts.append(frame.headers["receipt-id"])
-
-    def on_message(self, frame: Any) -> None:
-        """A MESSAGE came."""
-        self.bodies.append(frame.body)
 
 
 def test_a_client_of_others_is_served(files: RemoteFolder, stack: ExitStack) -> None:
     """stomp.py subscribes and sends at a front elsewhere; what it sends arrives at the gateway."""
+    library = LIBRARIES["stomp.py"]
+    library.require()
     gateway = stack.enter_context(files.gateway.start())
     front = stack.enter_context(files.start())
     watching = stack.enter_context(gateway.client())
     subscribe(watching)
-    certs = files.gateway.folder / "certs"
-    address = [("127.0.0.1", front.port)]
-    client = stomp.StompConnection12(address, vhost="MAXVAPI", auto_decode=False, reconnect_attempts_max=1)
-    files_of_client = {"cert_file": str(certs / "publisher.pem"), "key_file": str(certs / "publisher.key")}
-    client.set_ssl(address, ca_certs=str(certs / "ca.pem"), **files_of_client)
-    heard = Heard()
-    client.set_listener("", heard)
-    client.connect(wait=True)
-    client.subscribe("X/**", "s", receipt="subscribed")
-    wait_for(lambda: heard.receipts == ["subscribed"])
-    client.send("X/a", b"v", receipt="sent")
-    wait_for(lambda: (heard.receipts, heard.bodies) == (["subscribed", "sent"], [b"v"]))
+    where: Any = SimpleNamespace(port=front.port, certificates=files.gateway.folder / "certs")
+    client = stack.enter_context(ThirdPartyClient(library, "1.2", where, "publisher"))
+    client.connect()
+    client.subscribe("s", "X/**")
+    assert client.send("X/a", b"v")["disposition"] == "accepted"
+    assert client.message().body == b"v"
     assert message(watching) == (b"X/a", b"v")
     client.disconnect()
 
