@@ -2,7 +2,7 @@
 
 Theory of operation. The front copies the journal of the gateway, and reads it into a replica. It gets the configuration in force and
 all further entries over its link, and what is between the copy and these over a feed. Then it listens. A front that loses its link
-ends the connections of its clients, and begins anew with the next gateway that serves it. So a SEND without a RECEIPT has an unknown
+ends the connections of its clients, and begins again with the next gateway that serves it. So a SEND without a RECEIPT has an unknown
 outcome, as after any lost connection, and none is sent twice.
 
 The gateway lets other files come into force when a front that was cut off serves no longer. So a front serves by a lease: see
@@ -63,11 +63,11 @@ class _Begun:
     Attributes:
         settings: Those that hold here.
         loaded: The configuration in force.
-        facts: What else the gateway has sent.
+        facts: Further facts that the gateway has sent.
         welcome: The gateway's.
         link: To it. It was handed over.
         reader: Of the link.
-        received: What that has read already.
+        received: Frames that the reader has read already.
         denied: Returns why the gateway's certificate is not valid now. Reads files.
         broker: Has applied all up to `position`.
         floor: As of `Replay`.

@@ -1,4 +1,6 @@
-"""A reload at the fronts of a gateway: they read the new files, put them into force with it, and report that the old ones are out of it.
+"""A reload at the fronts of a gateway.
+
+They read the new files, put them into force with the gateway, and report when the old ones are no longer in force.
 
 A front that does not is ended. One on another machine may serve its clients after that, by the old files, until its lease ends. The
 reload waits for that time.

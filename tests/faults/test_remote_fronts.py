@@ -83,7 +83,7 @@ def ended(client: BlockingClient) -> bool:
 
 
 def started(gateway: GatewayProcess, count: int) -> None:
-    """Wait until a gateway has begun to serve so many fronts, in all of its life."""
+    """Wait until a gateway has begun to serve this number of fronts since its start."""
     wait_for(lambda: gateway.log().count("front-started") >= count)
 
 

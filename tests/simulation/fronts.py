@@ -387,7 +387,7 @@ class Fronted:
         self.world.kill(at)
 
     def cut(self, at: int) -> None:
-        """Cut the link of a front. What was on the way to it may still arrive, and its clients read until its lease ends."""
+        """Cut the link of a front. Frames on the way to it may still arrive, and its clients read until its lease ends."""
         self.counted["cut"] += 1
         front = self.world.cut(at)
         seats = [seat for seat in self.seats if seat.client.front is front]
