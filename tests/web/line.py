@@ -22,6 +22,7 @@ class Line:
     Attributes:
         asked: The requests of HTTP in their order, each a path with its number of round trips up to the answer.
         connections: Connections that sent something.
+        loads: Calls of `reset`.
     """
 
     def __init__(self, port: int, round_trip_s: float, bytes_per_s: float = float("inf")) -> None:
@@ -31,9 +32,11 @@ class Line:
         self._round_trip_s: Final = round_trip_s
         self._bytes_per_s: Final = bytes_per_s
         self._arrived = 0  # round trips up to the latest answer that the browser has
+        self.loads = 0
 
     def reset(self) -> None:
-        """Count from here on."""
+        """Count from here on. What still comes over the connections so far does not count."""
+        self.loads += 1
         self.asked.clear()
         self.connections = 0
         self._arrived = 0
@@ -73,6 +76,7 @@ class _Connection:
         self._line: Final = line
         self._trips = line.arrived + 1  # of the newest request; the handshake of TCP is one
         self._reached = 0  # of the newest request that the server has
+        self._load = line.loads
         self._opened_s: Final = time.monotonic()
         self._used = False
         self._sockets: Final = (near, far)
@@ -134,9 +138,9 @@ class _Connection:
                     break
                 free_s = max(free_s, due_s) + self._line.transfer_s(len(data))
                 time.sleep(max(0.0, free_s - time.monotonic()))
-                if towards_browser:
+                if towards_browser and self._load == self._line.loads:
                     self._line.deliver(trips)
-                else:
+                elif not towards_browser:
                     self._reached = trips
                 target.sendall(data)
 
