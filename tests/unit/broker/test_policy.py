@@ -174,7 +174,7 @@ CAN = "[capabilities.c]\nsend = ['X/**']\n" + PRINCIPAL + "fingerprints = []\nca
         ("[capabilities.x]\nreceive = ['X']", ["capabilities.x.receive[0]", "can match no destination"]),
         (
             "[capabilities.x]\nadmin = ['read', 'root']",
-            ["admin[1]", "one of enrol, metrics, read, replicate, ticket, write", "'root'"],
+            ["admin[1]", "one of enrol, front, metrics, read, replicate, ticket, write", "'root'"],
         ),
         ("principals = {}", ["principals: expected an array, found a table"]),
         ("principals = [1]", ["principals[0]: expected a table, found 1"]),
