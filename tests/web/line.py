@@ -35,7 +35,7 @@ class Line:
         self.loads = 0
 
     def reset(self) -> None:
-        """Count from here on. What still comes over the connections so far does not count."""
+        """Count from here on. Bytes that still come over the connections so far do not count."""
         self.loads += 1
         self.asked.clear()
         self.connections = 0
