@@ -37,6 +37,7 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/pipeline/test_reading.py": "compiled",
     "tests/pipeline/test_stream.py": "compiled",
     "tests/properties/broker/test_delivery.py": "compiled",  # all short histories
+    "tests/properties/client/test_typescript_live_values.py": "interpreted",  # as tests/conformance/
     "tests/prose/": "interpreted",
     "tests/soak/": "compiled",
     "tests/streams/": "compiled",
@@ -58,6 +59,7 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled"]]] = {
     "tests/unit/pki/test_authority.py": "interpreted",
     "tests/unit/terminal/test_escaping.py": "interpreted",
     "tests/unit/test_exit_codes.py": "interpreted",
+    "tests/unit/test_house.py": "interpreted",  # reads the tree
     "tests/unit/test_extras.py": "interpreted",
     "tests/unit/test_first_run.py": "interpreted",  # make
     "tests/web/": "interpreted",  # as above

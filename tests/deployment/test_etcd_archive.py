@@ -143,7 +143,11 @@ class Operator:
         """Read the section, and the first block of the page, which lists the nodes."""
         text = GUIDE.read_text(encoding="utf-8")
         text = re.sub(r"^ {3}", "", text, flags=re.MULTILINE)  # blocks of numbered steps
-        given = ["\n".join(one.lines) for one in blocks(text) if one.kind == "sh"]
+        given = [
+            "\n".join(one.lines)
+            for one in blocks(text)
+            if one.kind == "sh" and "/etc/maxam-etcd/tls" in "".join(one.lines)
+        ]
         ours = ["\n".join(one.lines) for one in blocks(text.split(f"\n## {heading}\n")[1].split("\n## ")[0])]
         self.blocks = [one for one in ours if one != given[0]]
         self._begin = given[0]

@@ -184,8 +184,7 @@ def test_a_reload_is_answered_when_no_front_serves_by_the_old_files(files: Remot
     policy.write_text(policy.read_text().replace('receive = ["X/**"]', 'receive = ["X/b"]'))
     gateway.process.send_signal(signal.SIGHUP)
     wait_for(lambda: gateway.log().count("reloaded item=policy") == 2)
-    lost = front.log().count("front-lost")
-    assert lost == 1
+    assert "front-lost" in front.log()  # more than once if it has tried to come back by then
     assert ended(client)
     relay.unmute()
     with reconnect(front) as again:

@@ -25,11 +25,24 @@ pytestmark = pytest.mark.interop
 TAKEOVER = "session taken over by a newer connection"
 
 
+def started(folder: Path, certificates: Path) -> GatewayProcess:
+    """Return a gateway that runs while the context lasts."""
+    policy = POLICY.format(**json.loads((certificates / "fingerprints.json").read_text()))
+    return GatewayProcess(folder, certificates, policy, SCHEMAS)
+
+
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[GatewayProcess]:
     """Run one gateway for all recipes."""
-    policy = POLICY.format(**json.loads((certificates / "fingerprints.json").read_text()))
-    with GatewayProcess(tmp_path_factory.mktemp("gateway"), certificates, policy, SCHEMAS) as gateway:
+    with started(tmp_path_factory.mktemp("gateway"), certificates) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def empty_gateway(tmp_path: Path, certificates: Path) -> Iterator[GatewayProcess]:
+    """Run a gateway without the durable subscriptions that recipes have left at the other one."""
+    (tmp_path / "gateway").mkdir()
+    with started(tmp_path / "gateway", certificates) as gateway:
         yield gateway
 
 
@@ -133,9 +146,10 @@ def test_publishes_and_resumes(name: str, gateway: GatewayProcess, certificates:
 
 
 @pytest.mark.parametrize("name", [name for name, one in RECIPES.items() if one.since])
-def test_continues_by_since(name: str, gateway: GatewayProcess, certificates: Path, tmp_path: Path) -> None:
+def test_continues_by_since(name: str, empty_gateway: GatewayProcess, certificates: Path, tmp_path: Path) -> None:
     """With a file for its position it is killed and lacks nothing, keeps a stale topic, and drops what a restored gateway lacks."""
     require(name)
+    gateway = empty_gateway
     file = tmp_path / "position"
     place = since(name)
     own, watched = topic(place, "A"), f"X/Interop.{place}.A.Watched"

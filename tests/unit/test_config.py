@@ -214,7 +214,7 @@ def test_every_range_is_documented(key: str) -> None:
 CHOSEN = {
     "maxam/gateway/member.py": {
         *("placed", "following", "copying", "leading", "claim-failed", "handover", "handover-failed", "superseded"),
-        *("cut-off", "handed-over", "log-lost", "log-back", "log-damaged", "log-full"),
+        *("differs", "cut-off", "handed-over", "log-lost", "log-back", "log-damaged", "log-full"),
     },
     "maxam/bridge/process.py": {
         f"bridge-{event}" for event in ("drill-done", "link-rejected", "loop", "not-allowed", "refused", "rejected")

@@ -11,7 +11,7 @@ from maxam.cli.options import json_option, listing, print_rows, with_credentials
 from maxam.counting import counted
 from maxam.exit_codes import ExitCode
 from maxam.https_client import Credentials, Remote
-from maxam.terminal.groups import CommandGroup
+from maxam.terminal.groups import JSON_ERRORS, CommandGroup
 from maxam.terminal.options import remark
 from maxam.terminal.tables import print_json, print_line
 
@@ -58,6 +58,7 @@ def backup_create(credentials: Credentials, wait: bool, as_json: bool) -> None:
 def backup_list(context: click.Context, credentials: Credentials, limit: int | None, as_json: bool) -> None:
     """List the backups, newest first, and the last ones that failed."""
     as_json = as_json or (context.parent is not None and context.parent.params["as_json"])  # `backup --json list`
+    context.meta[JSON_ERRORS] = as_json
     with Remote(credentials) as remote:
         print_rows(
             remote.pages(PATH, "backups", limit=200),

@@ -92,7 +92,9 @@ class DeltaLog:
         if not files:
             return
         folder = str(self._folder)
-        properties = CommitProperties(app_transactions=[Transaction(name, number)])
+        # A commit that replaces all files is not tried again beside one that another program made meanwhile.
+        retries = 0 if mode == "overwrite" else None
+        properties = CommitProperties(max_commit_retries=retries, app_transactions=[Transaction(name, number)])
         try:
             schema = Schema.from_arrow(pq.read_schema(files[-1]).append(pa.field("date", pa.date32())))
             actions = [self._added(path) for path in files]

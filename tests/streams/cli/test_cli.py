@@ -333,11 +333,11 @@ def test_sessions(running: Running) -> None:
         assert plain(running.cli("sessions", "list").stdout) == (
             "PRINCIPAL  CLIENT-ID  CONNECTED  DURABLE  PEER  SINCE"
             "  SUBSCRIPTIONS  BEHIND BY  OWED  UN-ACKED  WINDOW\n─\n"
-            "pub  dash/board  yes  yes  <peer>  <time>  1  0  0  10\n"
+            "pub  dash/board  yes  yes  <peer>  <time>  1  0  0  64\n"
         )
         assert json.loads(running.cli("sessions", "list", "--json").stdout)["client_id"] == "dash/board"
         assert plain(running.cli("sessions", "show", "pub", "dash/board").stdout) == (
-            "principal  pub\nclient_id  dash/board\nconnected  yes\ndurable  yes\npeer  <peer>\nfingerprint  <fingerprint>\nconnected_at  <time>\nwindow  10\n"
+            "principal  pub\nclient_id  dash/board\nconnected  yes\ndurable  yes\npeer  <peer>\nfingerprint  <fingerprint>\nconnected_at  <time>\nwindow  64\n"
             "unacked  0\nowed  0\nconflated  0\nstaleness_s  0.0\nbehind  no\n"
             "SUBSCRIPTION  GLOB  ACK  DURABLE  DELIVERING  BEHIND BY  OWED  UN-ACKED  CONFLATED  WHY\n─\n"
             "s 1  X/S.*  client  yes  yes  0  0  0\n"

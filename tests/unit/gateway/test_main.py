@@ -16,7 +16,9 @@ from maxam.main import gateway
 def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     """Run the command with files that need not be there."""
     journal = types.SimpleNamespace(durability="fsync", folder="/journal")
-    monkeypatch.setattr(main, "read_settings", lambda _: types.SimpleNamespace(log=LogSettings(), journal=journal, front=None))
+    monkeypatch.setattr(
+        main, "read_settings", lambda _: types.SimpleNamespace(log=LogSettings(), journal=journal, front=None)
+    )
     monkeypatch.setattr(main, "read_config", lambda _: None)
     monkeypatch.setattr(main, "start_logging", lambda: None)
     return CliRunner()
