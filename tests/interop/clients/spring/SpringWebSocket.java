@@ -18,6 +18,7 @@ import org.glassfish.tyrus.client.ClientManager;
 import org.glassfish.tyrus.client.ClientProperties;
 import org.glassfish.tyrus.client.SslEngineConfigurator;
 import org.glassfish.tyrus.container.jdk.client.JdkClientContainer;
+import org.springframework.messaging.MessageDeliveryException;
 import org.springframework.messaging.simp.stomp.StompCommand;
 import org.springframework.messaging.simp.stomp.StompFrameHandler;
 import org.springframework.messaging.simp.stomp.StompHeaders;
@@ -65,7 +66,11 @@ class SpringWebSocket {
                 watch(session.acknowledge(headers, true));
             }
             case "disconnect" -> {
-                session.disconnect();
+                try {
+                    session.disconnect();
+                } catch (MessageDeliveryException error) {
+                    // the container has already ended, as the gateway has closed the connection
+                }
                 tell("closed", Map.of(), new byte[0]);
             }
             default -> throw new IllegalArgumentException(command.toString());
