@@ -1,7 +1,8 @@
 """The policy file of enrolled clients at the members of a cluster.
 
 Theory of operation. The leader appends each change of the file to the log, as an entry with the whole contents. The keeper of each
-member stores the file when it comes to that entry, and the watch of files puts it into force. So the file of a member that follows the log is as new as its journal.
+member stores the file when it comes to that entry, and the watch of files puts it into force. So the file of a member that follows the
+log is as new as its journal.
 
 A member that copies a journal misses the entries that the log has forgotten. It sets its own file aside, and announces that it is
 missing. The leader logs its contents again for such a member. Until then the member claims the lead later than others.
