@@ -4,14 +4,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar, final
 
-from maxam.broker.glob_trie import GlobTrie
+from maxam.broker.glob_trie import GlobTrie, weight
 from maxam.globs import Glob
 
 T = TypeVar("T")
 
 _TRY_EACH_MAX: Final = 16  # this many newer globs are tried one by one sooner than found in the tries
 _DEAD_MIN: Final = 64  # fewer discarded items than this are never worth a compaction
-_COMMON_MAX: Final = 16  # items of one owner in the trie of all. The others are in a trie of the owner
+_COMMON_MAX: Final = 16  # weight of the items of one owner in the trie of all. The others are in a trie of the owner
 STEPS_PER_ITEM: Final = 8  # of a search in the trie of an owner: more take longer than to try each glob
 STEPS_MAX: Final = 200  # of such a search that may be cut off: some 10 us
 _NO_LIMIT: Final = 1 << 60
@@ -38,16 +38,17 @@ class MatchIndex(Generic[T]):
 
     Memory and time are bounded by the items present, not by how many came and went.
 
-    Items have owners. An owner of many globs has a trie of its own. It is not searched for a topic that the owner may not see. A search that
-    takes more than `STEPS_MAX` steps is cut off if that is allowed. Otherwise it is given up after `STEPS_PER_ITEM` steps for each item, and each glob of
-    the owner is tried. So no choice of globs makes a lookup take more than twice as long as to try each.
+    Items have owners. The first few globs of each owner share a trie, if they are such that a lookup always takes few steps. All others are in a
+    trie of the owner. It is not searched for a topic that the owner may not see. A search that takes more than `STEPS_MAX` steps is cut off if that is
+    allowed. Otherwise it is given up after `STEPS_PER_ITEM` steps for each item, and each glob of the owner is tried. So no choice of globs
+    makes a lookup take more than twice as long as to try each.
 
     Attributes:
         epoch: Grows when positions are assigned again.
         cut: Owners whose items beyond the first few the last lookup has left out, as it would have taken too long.
     """
 
-    __slots__ = ("_common", "_counts", "_entries", "_owned", "_positions", "_renumbered", "cut", "epoch")
+    __slots__ = ("_common", "_entries", "_owned", "_positions", "_renumbered", "_weights", "cut", "epoch")
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -57,7 +58,7 @@ class MatchIndex(Generic[T]):
         self._positions: dict[T, int] = {}
         self._common = GlobTrie()
         self._owned: dict[str, _Owned] = {}
-        self._counts: dict[str, int] = {}  # by owner: items that were added in this epoch
+        self._weights: dict[str, int] = {}  # by owner: of the items that were added to the trie of all in this epoch
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -156,9 +157,9 @@ class MatchIndex(Generic[T]):
                 found.append(position)
 
     def _file(self, glob: Glob, position: int, owner: str) -> None:
-        count = self._counts.get(owner, 0) + 1
-        self._counts[owner] = count
-        if count <= _COMMON_MAX:
+        total = self._weights.get(owner, 0) + weight(glob)
+        if total <= _COMMON_MAX:
+            self._weights[owner] = total
             self._common.add(glob, position)
             return
         owned = self._owned.get(owner)
@@ -173,7 +174,7 @@ class MatchIndex(Generic[T]):
         self._entries = [*entries]
         self._common = GlobTrie()
         self._owned = {}
-        self._counts = {}
+        self._weights = {}
         for position, (glob, item, owner) in enumerate(entries):
             self._positions[item] = position
             self._file(glob, position, owner)

@@ -18,6 +18,12 @@ from maxam.globs import Elements, Glob, Ranges, character_ranges, holds, is_star
 
 _FEW: Final = 8  # texts after a star that are searched for one by one sooner than looked up at each place
 _NEVER: Final = 0
+_CHARACTERS_PER_STEP: Final = 16  # of a destination that a glob is compared with
+_LIGHT_WILDCARDS_MAX: Final = 8
+_LIGHT_STARS_MAX: Final = 3
+_LIGHTEST: Final = 1
+_LIGHT: Final = 5
+_HEAVY: Final = 1 << 30
 _STEPS_OF_MATCH: Final = (
     8  # a glob that is tried takes as long as this many steps, and a match takes as long to deliver
 )
@@ -180,10 +186,11 @@ class GlobTrie:
 
     def _try_each(self, destination: str, since: int, found: list[int], end: int) -> bool:
         """Try the globs that are not in the trie; return False if `steps` would become larger than `end`."""
+        steps = _STEPS_OF_MATCH + len(destination) // _CHARACTERS_PER_STEP
         for glob, positions in self._tried.items():
             if positions[-1] < since:
                 continue
-            self.steps += _STEPS_OF_MATCH
+            self.steps += steps
             if self.steps > end:
                 return False
             if glob.matches(destination):
@@ -261,7 +268,7 @@ class GlobTrie:
                         self._search(node, at, last, destination, since, found)
             else:
                 self.steps += last + 1 - at
-                for place in range(at, min(last + 1, length)):
+                for place in range(min(last, length - 1), at - 1, -1):  # the first place next, as in `_search`
                     following = texts.get(destination[place])
                     if following is not None:
                         self._visit_text(following, place, destination, since)
@@ -274,14 +281,34 @@ class GlobTrie:
             if at <= len(destination) - len(label) <= last and destination.endswith(label):
                 _take(node, since, found)
             return
+        places = self._places
+        known = len(places)
         place = destination.find(label, at, last + len(label))
         while place >= 0:
             self._nodes.append(node)
-            self._places.append(place + len(label))
+            places.append(place + len(label))
             if node.passes(place + len(label) > self._slash):
-                return
+                break
             self.steps += 1
             place = destination.find(label, place + 1, last + len(label))
+        if len(places) > known + 1:  # the first place next: a star there leaves nothing to the others
+            places[known:] = places[known:][::-1]
+
+
+def weight(glob: Glob) -> int:
+    """Return how much of a lookup a glob can take, in a trie with other globs and for a long destination.
+
+    It is 1 for a glob with nothing after its star: its nodes are visited at one place each. With texts after stars it is 5, as they are visited at each
+    place. For all others it is higher than any limit.
+    """
+    elements = _ordered(glob.elements)
+    wildcards = [element for element in elements if len(element) > 1 or element in "*?"]
+    stars = [at for at, element in enumerate(elements) if is_star(element)]
+    if len(wildcards) > _LIGHT_WILDCARDS_MAX or len(stars) > _LIGHT_STARS_MAX:
+        return _HEAVY
+    if not stars or stars[0] == len(elements) - 1:
+        return _LIGHTEST
+    return _LIGHT if all(is_star(element) for element in wildcards[wildcards.index(elements[stars[0]]) :]) else _HEAVY
 
 
 def _ordered(elements: Elements) -> Elements:

@@ -3,9 +3,11 @@
 from itertools import combinations, product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maxam.broker.destinations import STEPS_PER_ITEM, MatchIndex
-from maxam.broker.glob_trie import GlobTrie
+from maxam.broker.glob_trie import GlobTrie, weight
 from maxam.config import Limits
 from maxam.globs import Glob, compile_glob
 
@@ -112,7 +114,7 @@ def test_the_globs_of_an_owner_that_may_not_see_a_topic_are_left_out() -> None:
     index: MatchIndex[int] = MatchIndex()
     for item, text in enumerate(MANY):
         index.add(glob(text.replace("EGM", "*")), item, "insider")
-    index.add(glob("**"), 500, "insider")
+    index.add(glob("**[a-z]"), 500, "insider")
     index.add(glob("**"), 501, "honest")
     asked: list[tuple[str, str]] = []
 
@@ -161,3 +163,65 @@ def test_a_node_is_visited_once_for_each_place(kind: str) -> None:
     assert trie.collect(destination, 0, [], 1 << 60)
     elements = sum(len(one.elements) for one in globs)
     assert trie.steps <= 3 * elements * (len(destination) + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("X/a", 0),
+        ("X/EGM.*", 0),
+        ("**", 0),
+        ("X/?.[ab].*", 0),
+        ("X/*.5.*", 1),
+        ("X/EGM.*.*.EGMStatus", 1),
+        ("**a**b", 1),
+        ("X/*a*b*c*", 2),
+        ("X/*a?", 2),
+        ("X/*[ab]", 2),
+        ("X/" + "?a" * 9, 2),
+    ],
+)
+def test_globs_are_weighed_by_what_a_lookup_can_take(text: str, order: int) -> None:
+    """Lightest are globs with nothing after their star, then those with texts after it. All others are never searched for with those of others."""
+    least, light, heavy = (weight(glob(each)) for each in ("**", "**a", "**[a]"))
+    assert least < light < heavy
+    assert weight(glob(text)) == (least, light, heavy)[order]
+
+
+FEW = [
+    ["X/*a*aa", "X/*aaa*a*ba", "X/*a*aaa*ba", "X/a??aaaa?aaaa???*"],
+    ["X/*aa*aaa*b", "X/*aaa*a*aaaa", "X/*a*a*ab", "X/??aa?"],
+    ["X/*" + "a*" * stars + "b" for stars in range(30)],
+    [f"X/*{'a' * length}" for length in range(1, 20)],
+    [f"X/*{'a' * length}*?" for length in range(1, 20)],
+    ["X/" + "?a" * length + "*" for length in range(20)],
+]
+
+
+def steps_of_few(texts: list[str], destination: str) -> int:
+    """Return the steps of a lookup in the trie of all, with some globs of one owner and harmless ones of others."""
+    index: MatchIndex[int] = MatchIndex()
+    for item, text in enumerate(texts):
+        index.add(glob(text), item, "insider")
+    for item in range(20):
+        index.add(glob(f"X/none.{item}"), 1_000 + item, f"honest-{item}")
+    assert index.matches(destination) == [at for at, text in enumerate(texts) if glob(text).matches(destination)]
+    return index._common.steps
+
+
+@pytest.mark.parametrize("texts", FEW)
+@pytest.mark.parametrize("part", ["a", "ab", "aab"])
+def test_the_first_globs_of_an_owner_take_a_bounded_time(texts: list[str], part: str) -> None:
+    """The globs of one owner that share a trie with those of others take six steps at most for each character of a topic."""
+    destination = "X/" + (part * 500)[:490]
+    assert steps_of_few(texts, destination) <= 6 * len(destination) + 32
+
+
+LABEL = st.sampled_from(["a", "aa", "aaa", "ab", "b", "ba", "*", "**", "?", "[ab]"])
+
+
+@given(st.lists(st.lists(LABEL, min_size=1, max_size=6).map("".join), max_size=20))
+def test_no_choice_of_the_first_globs_takes_longer(patterns: list[str]) -> None:
+    """The same for any globs."""
+    destination = "X/" + "aab" * 20
+    assert steps_of_few([f"X/{pattern}" for pattern in patterns], destination) <= 6 * len(destination) + 32
