@@ -1,5 +1,7 @@
 """Check the prose of the tree. Each file may have as many findings as `allowed.toml` grants."""
 
+import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -26,6 +28,7 @@ CHECKED = (
     *(":!tests/prose/*.toml", ":!deploy/**/*.js*"),
 )
 ALLOWED = Path(__file__).with_name("allowed.toml")
+CACHE = ROOT / "build" / "prose.json"  # findings by the hash of a file and of all that decides about it
 
 
 def glossary(pages: list[str]) -> frozenset[str]:
@@ -53,6 +56,26 @@ def excess(found: dict[str, int], allowed: dict[str, int]) -> list[str]:
     return too_many
 
 
+def checked(paths: dict[str, Path], terms: frozenset[str]) -> dict[str, list[tuple[int, str]]]:
+    """Return the findings of each file. Files that are as they were when they were last checked are not checked again."""
+    rules = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.*")) if path != ALLOWED]
+    beginning = hashlib.sha256(b"".join([*rules, *(term.encode() for term in sorted(terms))]))
+    known: dict[str, list[tuple[int, str]]] = json.loads(CACHE.read_bytes()) if CACHE.exists() else {}
+    now, found = {}, {}
+    for name, path in paths.items():
+        key = beginning.copy()
+        key.update(name.encode() + b"\0" + path.read_bytes())
+        lines = known.get(key.hexdigest())
+        if lines is None:
+            lines = sorted(one for text in texts(path) for one in findings(text, terms))
+        now[key.hexdigest()] = found[name] = lines
+    CACHE.parent.mkdir(exist_ok=True)
+    new = CACHE.with_suffix(".new")
+    new.write_text(json.dumps(now))
+    new.replace(CACHE)
+    return found
+
+
 @click.command(help=__doc__)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path, resolve_path=True))
 @click.option("--update", is_flag=True, help="Write the present numbers into allowed.toml, if none is too high.")
@@ -62,7 +85,7 @@ def main(files: tuple[Path, ...], update: bool) -> None:
     listed = subprocess.run(git, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     paths = {name: ROOT / name for name in sorted(set(listed)) if (ROOT / name).is_file()}
     terms = glossary([path.read_text() for path in (ROOT / "docs").rglob("*.md")])
-    found = {name: sorted(one for text in texts(path) for one in findings(text, terms)) for name, path in paths.items()}
+    found = checked(paths, terms)
     counts = {name: len(lines) for name, lines in found.items() if lines}
     allowed: dict[str, int] = tomllib.loads(ALLOWED.read_text())
     too_many = excess(counts, allowed)

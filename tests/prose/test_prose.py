@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.prose.__main__ import excess, glossary
+from tests.prose import __main__ as program
+from tests.prose.__main__ import checked, excess, glossary
 from tests.prose.rules import WORDS, findings
 from tests.prose.texts import Text, texts
 
@@ -151,3 +152,18 @@ def test_a_file_may_have_its_number_and_a_new_one_what_others_have_given_up(
 ) -> None:
     """An unlisted file shares the findings that listed files no longer have."""
     assert excess(counts, {"a": 2}) == names
+
+
+def test_a_file_is_checked_again_when_it_or_the_glossary_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unchanged files keep their findings, of which there is one for each."""
+    monkeypatch.setattr(program, "CACHE", tmp_path / "cache.json")
+    page = tmp_path / "page.md"
+
+    def count(text: str, terms: frozenset[str] = NO_TERMS) -> int:
+        page.write_text(text)
+        return len(checked({"page.md": page}, terms)["page.md"])
+
+    assert [count("It tells."), count("It tells."), count("It is."), count("It tells.")] == [1, 1, 0, 1]
+    assert count("It tells.", frozenset({"tells"})) == 0
