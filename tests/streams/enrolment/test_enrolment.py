@@ -21,69 +21,20 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs7
 
 from maxam.cli.main import main
-from maxam.config import EnrolmentSettings, PolicySettings
-from maxam.enrolment.enrolment import Enrolment, check_enrolment
+from maxam.config import EnrolmentSettings
+from maxam.enrolment.enrolment import Enrolment
 from maxam.enrolment.tokens import TOKENS_FILE, RefusedError
 from maxam.errors import ConfigurationError
-from maxam.gateway.connect_rates import network_of_host
 from maxam.gateway.loaded_config import read_config
 from maxam.gateway.tls import fingerprint as der_fingerprint
 from maxam.pki.authority import INDEX_FILE, LIST_FILE, AuthorityFolder
 from maxam.pki.certificates import fingerprint
 from maxam.pki.est_client import ClientFolder, new_key, new_request
 from maxam.records import Identity
+from tests.support.enrolment_site import PASSPHRASE, EnrolmentSite
 from tests.support.errors import code_in
 from tests.support.living_gateway import NOW, Living, Site, cli, living, run
 from tests.support.patience import PATIENCE_S
-
-PASSPHRASE = "correct horse battery staple"  # noqa: S105  # of nothing but this test
-POLICY = """
-[capabilities.Meters]
-send = ["X/M.*"]
-receive = ["X/M.*"]
-[capabilities.Everything]
-send = ["X/**"]
-receive = ["X/**"]
-[capabilities.Operations]
-admin = ["read", "write", "enrol"]
-[[principals]]
-name = "operator"
-fingerprints = ["{operator}"]
-capabilities = ["Operations", "Meters"]
-[[principals]]
-name = "anna"
-fingerprints = ["{anna}"]
-capabilities = ["Everything"]
-"""
-
-
-class EnrolmentSite(Site):
-    """The files of a gateway that enrols; clients know it by another authority than the one that signs them."""
-
-    def __init__(self, folder: Path) -> None:
-        """Write them."""
-        super().__init__(folder, "anna")
-        self.authority_folder = folder / "ca"
-        authority = AuthorityFolder.create(self.authority_folder, "clients", PASSPHRASE, NOW, 3650)
-        (folder / "passphrase").write_text(PASSPHRASE)
-        (folder / "passphrase").chmod(0o600)
-        both = (self.certificates / "ca.pem").read_bytes() + authority.certificate.public_bytes(
-            serialization.Encoding.PEM
-        )
-        (folder / "clients.pem").write_bytes(both)
-        self.policy_file.write_text(POLICY.format(**self.fingerprints))
-        self.enrolled_file = folder / "policy-enrolled.toml"
-        self.settings = replace(
-            self.settings,
-            tls=replace(self.settings.tls, client_ca=folder / "clients.pem"),
-            policy=PolicySettings(self.policy_file, enrolled=self.enrolled_file),
-            enrolment=EnrolmentSettings(
-                self.authority_folder,
-                folder / "passphrase",
-                port=0,
-                server_ca=self.certificates / "ca.pem",
-            ),
-        )
 
 
 @pytest.fixture
@@ -379,13 +330,6 @@ def test_whoever_tries_tokens_is_told_to_wait(site: EnrolmentSite) -> None:
     run(test)
 
 
-def test_failures_are_counted_by_network() -> None:
-    """An address of IPv4 and a /64 of IPv6 are one client each."""
-    assert network_of_host("10.0.0.1") == network_of_host("::ffff:10.0.0.1") != network_of_host("10.0.0.2")
-    assert network_of_host("2001:db8::1") == network_of_host("2001:db8::2") != network_of_host("2001:db8:0:1::1")
-    assert network_of_host("gone") == "gone"
-
-
 def test_renewal(site: EnrolmentSite) -> None:
     """A client with a valid certificate gets the next one, by our own client with a new key.
 
@@ -631,24 +575,6 @@ def test_strangers_that_only_connect_leave_room(site: EnrolmentSite) -> None:
             return b""
 
     run(test)
-
-
-def test_an_authority_that_cannot_serve_is_told_at_start(site: EnrolmentSite, tmp_path: Path) -> None:
-    """A wrong passphrase, a CA that clients are not accepted of, or that cannot prove the server: start and --check report it."""
-    enrolment = site.settings.enrolment
-    sources = read_config(site.settings)
-    check_enrolment(site.settings, sources)
-    (tmp_path / "other").write_text("another passphrase")
-    (tmp_path / "other").chmod(0o600)
-    bad = replace(site.settings, enrolment=replace(enrolment, passphrase_file=tmp_path / "other"))
-    with pytest.raises(ConfigurationError, match="passphrase"):
-        check_enrolment(bad, sources)
-    bad = replace(site.settings, enrolment=replace(enrolment, server_ca=None))
-    with pytest.raises(ConfigurationError, match="signed by"):
-        check_enrolment(bad, sources)
-    bad = replace(site.settings, tls=replace(site.settings.tls, client_ca=site.certificates / "ca.pem"))
-    with pytest.raises(ConfigurationError, match=r"not in \[tls\] client_ca"):
-        check_enrolment(bad, read_config(bad))
 
 
 def test_without_enrolment_nothing_listens_and_operators_are_told(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from maxam.config import Limits
-from maxam.gateway.connect_rates import ADDRESS, PRINCIPAL, ConnectRates, address_of, network_of
+from maxam.gateway.connect_rates import ADDRESS, PRINCIPAL, ConnectRates, address_of, network_of, network_of_host
 
 LIMITS = Limits(
     connects_per_address_per_s=2,
@@ -71,3 +71,10 @@ def test_a_venue_that_returns_at_once_gets_in_within_a_minute() -> None:
 def test_a_client_has_an_address_or_a_network(host: str, network: str) -> None:
     """One of IPv4, also where it is mapped into IPv6, or 64 bits of IPv6."""
     assert network_of(address_of(host)) == network
+
+
+def test_failures_are_counted_by_network() -> None:
+    """An address of IPv4 and a /64 of IPv6 are one client each."""
+    assert network_of_host("10.0.0.1") == network_of_host("::ffff:10.0.0.1") != network_of_host("10.0.0.2")
+    assert network_of_host("2001:db8::1") == network_of_host("2001:db8::2") != network_of_host("2001:db8:0:1::1")
+    assert network_of_host("gone") == "gone"
