@@ -203,12 +203,12 @@ class Clients:
         """Serve a connection that was accepted, in a task of its own. Its `number` is 0 unless it has one already."""
         clients.start_soon(self.join, self.transport(TlsSocket(self._loaded().tls, connected), host, port, number))
 
-    def refuse(self, host: str, port: int, reason: str) -> None:
-        """Record that a connection was refused before it became one of these."""
+    def refuse(self, host: str, port: int, reason: str, origin: str | None = None) -> None:
+        """Record that a connection was refused before it became one of these. `origin` is that of a page, if it is the cause."""
         address = address_text(host, port)
-        self._audit.record(REFUSED, "refused", address=address, reason=reason)
+        self._audit.record(REFUSED, "refused", address=address, reason=reason, origin=origin)
         if self._log_limit.admit("connection-refused", host, trio.current_time()):
-            log_event(logging.WARNING, "connection-refused", address=address, reason=reason)
+            log_event(logging.WARNING, "connection-refused", address=address, reason=reason, origin=origin)
 
     def adopt(
         self, web_socket: WebSocket, host: str, port: int, fingerprint: str, chain: Chain, tls_version: str

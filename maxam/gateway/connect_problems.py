@@ -44,6 +44,7 @@ _ADVICE: Final = (
     ("client certificate refused", "Issue the client a certificate of a CA that `[tls] client_ca` lists."),
     ("not TLS", "Have the client connect with TLS."),
     ("versions of TLS", "Update the client, or lower `[tls] minimum`."),
+    ("cross-site", "If the page is yours, list its origin in `origins` of `[web]`. The log has the origin."),
     (_WEB_FULL, "Find a page with many connections, or raise `connections_max` in `[web]`."),
     (_FULL, "Find a client with many connections, or raise `connections_max` and `LimitNOFILE`."),
     ("connects_per_address_per_s", "Find the program at this address that connects in a loop."),

@@ -166,11 +166,13 @@ class WebListener:
         joined = False
         reading = trio.CancelScope()
         try:
-            entered: _Entered | str = "made room for another, or the gateway stops"
+            entered: _Entered | Refusal | str = "made room for another, or the gateway stops"
             with scope:
                 entered = await self._enter(tls)
             self._entering.pop(scope, None)
-            if isinstance(entered, str):
+            if isinstance(entered, Refusal):
+                self._clients.refuse(host, port, f"HTTP {entered.status:d} {entered.code}", entered.origin)
+            elif isinstance(entered, str):
                 if entered:
                     self._clients.refuse(host, port, entered)
             elif entered.upgrade is not None:
@@ -198,8 +200,8 @@ class WebListener:
         admit = partial(self._admit, connection, upgrade.origin)
         await self._clients.join(connection, admit, entered.connect_by_s)
 
-    async def _enter(self, tls: TlsSocket) -> "_Entered | str":
-        """Take a connection to its upgrade. Return that, or the reason why there is none: empty if its request had an answer."""
+    async def _enter(self, tls: TlsSocket) -> "_Entered | Refusal | str":
+        """Take a connection to its upgrade. Return that, or the reason why there is none: empty if its request had what it asked for."""
         limits = self._limits
         try:
             with trio.move_on_after(limits.tls_handshake_timeout_s) as waited:
@@ -211,7 +213,7 @@ class WebListener:
                 outcome, held = await self._request(tls)
                 if not isinstance(outcome, Refusal):
                     return _Entered(outcome, held, connect_by_s)
-                return "" if outcome.status == HTTPStatus.OK else f"HTTP {outcome.status:d} {outcome.code}"
+                return "" if outcome.status == HTTPStatus.OK else outcome
         except ssl.SSLError as error:
             with trio.move_on_after(limits.linger_timeout_s):
                 await tls.linger()

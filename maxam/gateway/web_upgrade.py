@@ -19,6 +19,7 @@ from wsproto.handshake import H11Handshake
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 STOMP_PATH: Final = b"/stomp"
+ORIGIN_CHARACTERS_MAX: Final = 100  # of one that is shown
 _SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp")  # best first
 Headers = list[tuple[bytes, bytes]]
 
@@ -33,12 +34,14 @@ class Refusal:
         code: For programs, one of `maxam.error_codes`.
         detail: Cause and remedy.
         headers: Further headers of the answer.
+        origin: Of the page, at most `ORIGIN_CHARACTERS_MAX` characters, if it is the cause.
     """
 
     status: HTTPStatus
     code: str
     detail: str
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    origin: str | None = None
 
     def answer(self) -> bytes:
         """Return the response, after which the connection is closed."""
@@ -91,11 +94,9 @@ def forbidden_origin(origin: str | None, origins: Collection[str]) -> Refusal | 
     """Return the answer to a page whose origin is not on the list; None if it is, or the client is no browser."""
     if origin is None or origin in origins:
         return None
-    return Refusal(
-        HTTPStatus.FORBIDDEN,
-        "cross-site",
-        f"pages of {origin[:100]!r} may not connect here; an operator can list the origin in [web] origins",
-    )
+    shown = origin[:ORIGIN_CHARACTERS_MAX]
+    detail = f"pages of {shown!r} may not connect here; an operator can list the origin in [web] origins"
+    return Refusal(HTTPStatus.FORBIDDEN, "cross-site", detail, origin=shown)
 
 
 def validate(request: h11.Request, origins: Collection[str]) -> Upgrade | Refusal:

@@ -1,5 +1,6 @@
 """The listener of clients without a certificate: from the upgrade to a value, and each reason to refuse it."""
 
+import logging
 import ssl
 from contextlib import suppress
 from dataclasses import replace
@@ -12,8 +13,9 @@ from wsproto.extensions import PerMessageDeflate
 
 from maxam.config import FrontsSettings
 from maxam.gateway.tickets import TicketError
+from maxam.gateway.web_upgrade import ORIGIN_CHARACTERS_MAX
 from maxam.web_config import WebSettings
-from tests.support.living_gateway import EVERYTHING, Site, living, run
+from tests.support.living_gateway import EVERYTHING, Site, living, run, until
 from tests.support.web_client import RefusedError, connect, dial, make_ticket, page, refusal
 
 ORIGIN = "https://floor.example"
@@ -232,6 +234,28 @@ def test_an_upgrade_that_is_refused_is_answered(site: Site, how: dict[str, Any],
             await stream.aclose()
 
     run(test)
+
+
+@ALONE
+def test_the_log_has_the_origin_of_a_refused_page(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """The line of a refused page has its origin, of which at most 100 characters are logged."""
+    origins = ["http://localhost:3000", f"https://{'x' * 200}.example"]
+
+    async def test() -> None:
+        async with living(site, web=WEB) as gateway:
+            for origin in origins:
+                stream = await dial(gateway)
+                with pytest.raises(RefusedError):
+                    await stream.upgrade(origin=origin)
+                await stream.aclose()
+            await until(lambda: caplog.text.count("connection-refused ") == len(origins))
+
+    with caplog.at_level(logging.INFO, "maxam"):
+        run(test)
+    short, long = origins
+    assert f"origin={short}" in caplog.text
+    assert long[:ORIGIN_CHARACTERS_MAX] in caplog.text
+    assert long[: ORIGIN_CHARACTERS_MAX + 1] not in caplog.text
 
 
 @ALONE
