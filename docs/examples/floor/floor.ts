@@ -171,7 +171,7 @@ function status(): void {
   const { state } = client;
   const live = state.status === "connected" && shown?.synced;
   element("connection").className = live ? "live" : state.status;
-  const reason = "error" in state && state.error ? `: ${state.error.code}` : "";
+  const reason = state.error ? `: ${state.error.code}` : "";
   element("connection").textContent = live ? "live" : `${state.status}${reason}`;
 }
 

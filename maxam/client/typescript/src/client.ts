@@ -44,8 +44,8 @@ export interface ClientOptions {
  * then. `closed` is final, and has the error unless `close` was called.
  */
 export type ClientState =
-  | { readonly status: "idle" | "connecting" }
-  | { readonly status: "connected"; readonly session: string; readonly server: string }
+  | { readonly status: "idle" | "connecting"; readonly error?: undefined }
+  | { readonly status: "connected"; readonly error?: undefined; readonly session: string; readonly server: string }
   | { readonly status: "waiting"; readonly error: MaxamError; readonly retryInMs: number }
   | { readonly status: "closed"; readonly error: MaxamError | undefined };
 
@@ -222,7 +222,8 @@ export class Client {
       return { login: ticket ? "ticket" : "jwt", passcode: await Promise.race([get(abort.signal), late]) };
     } catch (error) {
       if (error instanceof MaxamError) throw error;
-      throw new MaxamError("credential-failed", `No ticket or token: ${error}.`, { temporary: true, cause: error });
+      const reason = error instanceof Error ? error.message : error;
+      throw new MaxamError("credential-failed", `No ticket or token: ${reason}`, { temporary: true, cause: error });
     } finally {
       cancel?.();
     }
@@ -261,6 +262,7 @@ export class Client {
 
   #close(error: MaxamError | undefined): void {
     if (this.#state.status === "closed") return;
+    this.#emitter.warn("state", "The client", error);
     globalThis.removeEventListener?.("online", this.#wake);
     globalThis.document?.removeEventListener("visibilitychange", this.#wake);
     this.#options.signal?.removeEventListener("abort", this.close);

@@ -1,5 +1,7 @@
 /** Typed events. */
 
+import type { MaxamError } from "./errors.ts";
+
 /** Removes a listener. */
 export type Off = () => void;
 
@@ -14,6 +16,11 @@ export class Emitter<Events extends Record<string, unknown>> {
     const own = (event: Events[Name]) => listener(event); // one function may listen twice
     listeners.add(own);
     return () => listeners.delete(own);
+  }
+
+  /** Write an error after which nothing follows to the console if no listener of `name` gets it. */
+  warn(name: keyof Events, what: string, error: MaxamError | undefined): void {
+    if (error && !this.#listeners.get(name)?.size) console.error(`${what} was closed: ${error.message}`);
   }
 
   /** Call all listeners. Return the promises of those that returned one. Errors are reported, and do not stop the others. */

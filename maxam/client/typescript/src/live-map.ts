@@ -40,7 +40,7 @@ export interface Change<T> {
  * has the error unless `close` was called.
  */
 export type MapState =
-  | { readonly status: "waiting" | "loading" | "live" }
+  | { readonly status: "waiting" | "loading" | "live"; readonly error?: undefined }
   | { readonly status: "closed"; readonly error: MaxamError | undefined };
 
 /** All that is needed to continue later, as JSON can store it. */
@@ -239,7 +239,7 @@ export class LiveMap<T> implements Iterable<[string, Entry<T>]> {
 
   /** @internal */
   fail(error: MaxamError): void {
-    this.#close(error);
+    this.#close(error, true);
   }
 
   /** @internal Return true if a MESSAGE is one of this subscription. `drain` handles it. */
@@ -354,8 +354,9 @@ export class LiveMap<T> implements Iterable<[string, Entry<T>]> {
     }
   }
 
-  #close(error: MaxamError | undefined): void {
+  #close(error: MaxamError | undefined, withClient = false): void {
     if (this.#state.status === "closed") return;
+    if (!withClient) this.#emitter.warn("state", `The live map of ${this.glob}`, error);
     this.#options.signal?.removeEventListener("abort", this.close);
     this.#link?.post("UNSUBSCRIBE", { id: this.#id });
     this.#link = undefined;

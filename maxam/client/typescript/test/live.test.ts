@@ -9,7 +9,6 @@ import {
   type ClientState,
   type Entry,
   type LiveMap,
-  type MaxamError,
   type Saved,
 } from "../src/index.ts";
 import { type Faults, ScriptedGateway, SimulatedClock, settle } from "./simulation.ts";
@@ -36,9 +35,6 @@ async function entryOf(topic: string): Promise<Entry<unknown>> {
   await clock.pass(1);
   return map.get(topic) as Entry<unknown>;
 }
-
-const errorOf = (state: { status: string; error?: MaxamError | undefined }) =>
-  "error" in state ? state.error : undefined;
 
 test("a map holds all values at `sync`, and each later change", async () => {
   const { clock, gateway, client } = world();
@@ -307,12 +303,12 @@ for (const message of [
     await clock.pass(3_600_000);
     const code = message.replaceAll(" ", "-");
     assert.equal(gateway.opened, 1);
-    assert.equal(errorOf(client.state)?.code, code);
-    assert.equal(errorOf(client.state)?.temporary, false);
-    assert.equal(errorOf(map.state)?.code, code);
+    assert.equal(client.state.error?.code, code);
+    assert.equal(client.state.error?.temporary, false);
+    assert.equal(map.state.error?.code, code);
     await assert.rejects(map.ready(), { code });
     await assert.rejects(client.open(), { code });
-    assert.equal(errorOf(client.values("X/*").state)?.code, code);
+    assert.equal(client.values("X/*").state.error?.code, code);
   });
 }
 
@@ -337,7 +333,7 @@ test("a temporary ERROR is tried again, with a pause that doubles and is random 
   clock.random = () => 0.25;
   await clock.pass(60_000);
   assert.equal(pauses().at(-1), 7500);
-  assert.equal(errorOf(client.state)?.temporary, true);
+  assert.equal(client.state.error?.temporary, true);
   gateway.refuse = () => undefined;
   await clock.pass(30_000);
   await clock.pass(10_000);
@@ -354,10 +350,30 @@ test("a refused subscription ends, is never sent again, and the others live on",
   const well = client.values("X/*");
   const wrong = client.values("X/*", { selector: "a =" });
   await clock.pass(600_000);
-  assert.equal(errorOf(wrong.state)?.code, "bad-selector");
+  assert.equal(wrong.state.error?.code, "bad-selector");
   assert.equal(gateway.received.filter(({ headers }) => headers.selector).length, 1);
   assert.equal(gateway.opened, 2);
   assert.deepEqual(held(well), gateway.expected());
+});
+
+test("a final error is written to the console once if nothing listens to the state", async (context) => {
+  const { mock } = context.mock.method(console, "error", () => {});
+  const clock = new SimulatedClock();
+  const gateway = new ScriptedGateway(clock);
+  const client = new Client({ url: URL, transport: gateway, clock });
+  gateway.refuse = ({ headers }) => (headers.selector ? "bad selector" : undefined);
+  client.values("X/*", { selector: "b =" }).on("state", () => {});
+  await clock.pass(60_000);
+  assert.equal(mock.callCount(), 0);
+  client.values("X/*", { selector: "a =" });
+  await clock.pass(60_000);
+  assert.equal(mock.callCount(), 1);
+  client.values("X/*");
+  gateway.refuse = () => "unknown host";
+  gateway.restart();
+  await clock.pass(60_000);
+  assert.equal(client.state.status, "closed");
+  assert.equal(mock.callCount(), 2);
 });
 
 test("a subscription that meets a full disk is sent again", async () => {
@@ -373,7 +389,7 @@ test("a glob that cannot be sent closes its map and not the connection", async (
   const { clock, gateway, client } = world();
   const map = client.values("X/\0");
   await clock.pass(60_000);
-  assert.equal(errorOf(map.state)?.code, "bad-header");
+  assert.equal(map.state.error?.code, "bad-header");
   assert.equal(gateway.opened, 1);
 });
 
@@ -394,8 +410,8 @@ test("each connect has a new ticket, and a gateway that refuses three in sequenc
   gateway.restart();
   await clock.pass(3_600_000);
   assert.equal(tickets, 5);
-  assert.equal(errorOf(client.state)?.code, "ticket-invalid");
-  assert.equal(errorOf(client.state)?.temporary, false);
+  assert.equal(client.state.error?.code, "ticket-invalid");
+  assert.equal(client.state.error?.temporary, false);
 });
 
 test("a token that expires on a live connection is replaced, for as long as it takes", async () => {
@@ -672,6 +688,6 @@ test("raw bodies, longs, and a decoder that fails", async () => {
   await clock.pass(60_000);
   assert.equal(new TextDecoder().decode(raw.get("X/1")?.value), '{"turnover":"9007199254740993","count":1}');
   assert.equal(longs.get("X/1")?.value.turnover, 9007199254740993n);
-  assert.equal(errorOf(wrong.state)?.code, "bad-value");
+  assert.equal(wrong.state.error?.code, "bad-value");
   assert.equal(gateway.opened, 1);
 });
