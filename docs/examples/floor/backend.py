@@ -15,6 +15,8 @@ from typing import Final
 from forward import forward  # type: ignore[import-not-found]  # the file beside this one
 
 GLOBS: Final = ["X/EGM.*.EGMStatus"]
+PAGE: Final = {"content-type": "text/html; charset=utf-8", "content-encoding": "gzip"}
+PLAIN: Final = {"content-type": "text/plain"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -30,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/stomp":
             forward(self, self.options.web, self.options.tls)
         elif self.path == "/":
-            self.reply(200, self.options.page, "text/html; charset=utf-8", {"content-encoding": "gzip"})
+            self.reply(200, self.options.page, PAGE)
         else:
             self.reply(404)
 
@@ -49,13 +51,11 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def reply(
-        self, status: int, body: bytes = b"", kind: str = "text/plain", more: dict[str, str] | None = None
-    ) -> None:
-        """Send an answer."""
+    def reply(self, status: int, body: bytes = b"", content: dict[str, str] = PLAIN) -> None:
+        """Send an answer. `content` describes the body."""
         self.close_connection = status != 200  # the body of the request was not read
         self.send_response(status)
-        headers = {"content-type": kind, "content-length": str(len(body)), "cache-control": "no-store", **(more or {})}
+        headers = {"content-length": str(len(body)), "cache-control": "no-store", **content}
         for name, value in {"content-security-policy": "frame-ancestors 'none'", **headers}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -68,9 +68,7 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8090, help="port of the page on 127.0.0.1 [8090]")
     parser.add_argument("--admin", default="localhost:8643", help="admin listener of the gateway [localhost:8643]")
     parser.add_argument("--web", default="localhost:61616", help="web listener of the gateway [localhost:61616]")
-    parser.add_argument(
-        "--certificates", type=Path, default=Path("certs-dev"), help="folder with ca, backend [certs-dev]"
-    )
+    parser.add_argument("--certificates", type=Path, default=Path("certs-dev"), help="with ca and backend [certs-dev]")
     Handler.options = options = parser.parse_args()
     options.page = gzip.compress((options.page / "index.html").read_bytes(), mtime=0)
     options.tls = ssl.create_default_context(cafile=options.certificates / "ca.pem")
