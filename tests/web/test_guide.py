@@ -77,6 +77,36 @@ def project(tmp_path: Path, certificates: Path) -> Path:
     return folder
 
 
+def bundle(project: Path) -> None:
+    """Build the page of a project as the guide does it."""
+    bundler = str(PACKAGE / "node_modules" / ".bin" / "esbuild")
+    subprocess.run([bundler, "page.ts", "--bundle", "--format=esm", "--outdir=public"], cwd=project, check=True)
+
+
+def with_options(project: Path, changed: str) -> None:
+    """Make the live map of the page with other options, and build it."""
+    page, count = re.subn(r"const machines = .*\n", lambda _: changed, block("typescript", "`page.ts`"))
+    assert count == 1
+    (project / "page.ts").write_text(page)
+    bundle(project)
+
+
+def test_the_page_of_the_guide_has_correct_types(project: Path) -> None:
+    """The strict compiler finds nothing in the page, with the types of the installed package alone."""
+    options = ["--ignoreConfig", "--strict", "--noUncheckedIndexedAccess", "--noEmit", "--module", "esnext"]
+    options += [
+        "--moduleResolution",
+        "bundler",
+        "--target",
+        "es2022",
+        "--lib",
+        "es2022,dom,dom.iterable",
+        "--types",
+        "",
+    ]
+    run_node("node_modules/.bin/tsc", *options, str(project / "page.ts"))
+
+
 @contextmanager
 def running(*command: str, cwd: Path) -> Iterator[None]:
     """Run a program for the length of a block."""
@@ -89,9 +119,8 @@ def running(*command: str, cwd: Path) -> Iterator[None]:
 
 
 def test_the_page_of_the_guide_shows_every_machine(project: Path, tmp_path: Path, certificates: Path) -> None:
-    """A page built by the guide's steps has a row for each machine of the demo, with its state."""
-    bundler = str(PACKAGE / "node_modules" / ".bin" / "esbuild")
-    subprocess.run([bundler, "page.ts", "--bundle", "--format=esm", "--outdir=public"], cwd=project, check=True)
+    """A page built by the guide's steps shows the state of each machine, those of its filter, and why a filter is refused."""
+    bundle(project)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     web = f'[web]\nlisten = "127.0.0.1:0"\norigins = ["http://localhost:{port}"]\n'
@@ -118,6 +147,16 @@ def test_the_page_of_the_guide_shows_every_machine(project: Path, tmp_path: Path
             until(tab, "document.querySelector('#status').textContent.trim()", lambda status: status == "connected")
             until(tab, "document.querySelectorAll('tbody tr').length", lambda rows: rows == MACHINES)
             assert tab.run("[...document.querySelectorAll('tbody td:last-child')].every((cell) => cell.textContent)")
+            filtered = block("typescript", "### Next steps")
+            with_options(project, filtered)
+            tab.open(f"http://localhost:{port}/")
+            states = "[...document.querySelectorAll('tbody td:last-child')].map((cell) => cell.textContent).join()"
+            until(tab, states, lambda shown: set(shown.split(",")) == {"PLAYING"})
+            with_options(project, filtered.replace("gamePlay.state =", "gamePlay.nothing ="))
+            tab.open(f"http://localhost:{port}/")
+            until(tab, "document.querySelector('#problem').textContent")
+            until(tab, "document.querySelector('#status').textContent.trim()", lambda status: status == "connected")
+            assert tab.run("document.querySelectorAll('tbody tr').length") == 0
 
 
 def wait_for(port: int) -> None:
