@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from maxam.counting import counted
 from maxam.gateway.audit import DISCONNECTED, REFUSED, TAKEN_OVER
 from maxam.gateway.connect_rates import network_of_host
 from maxam.gateway.listener import host_of
@@ -34,6 +35,7 @@ _WANTED_ENDS: Final = ("disconnect", "error: broker is stopping", "error: policy
 # Advice by a part of the reason. The first that fits counts.
 _ADVICE: Final = (
     ("unknown client", "Add the fingerprint of the certificate to the policy, then reload."),
+    ("unknown host", "Have the client send a `host` of `[listener] virtual_hosts` in CONNECT, or add its own there."),
     ("not yet valid", "Compare the clocks of client, CA and gateway."),
     ("revocation list expired", "Fetch or make a new CRL."),
     ("expired", "Renew the certificate of the client."),
@@ -227,7 +229,7 @@ def _is_short(reason: str, facts: Mapping[str, object]) -> bool:
 
 def _line(rows: list[ConnectProblem], now_s: float) -> str:
     first, others = rows[0], len(rows) - 1
-    also = f"; so do {others} others" if others else ""
+    also = f"; likewise {counted(others, 'other')}" if others else ""
     return (
         f"{first.who} at {first.address}, {first.count} times, the last {now_s - first.times_s[-1]:.0f} s ago: {first.reason}{also}"
         " (`maxam-admin connections problems`)"

@@ -20,6 +20,7 @@ from maxam.broker.broker import Broker
 from maxam.broker.policy import Policy
 from maxam.broker.session_table import CROWDED
 from maxam.config import Settings
+from maxam.counting import counted
 from maxam.errors import ProtocolError
 from maxam.gateway.access import AccessMonitor
 from maxam.gateway.audit import STARTED, STOPPED, Audit, audit_folder
@@ -546,7 +547,7 @@ def crowded(gateway: Gateway) -> list[str]:
 
 
 def _and_others(count: int) -> str:
-    return f"; so do {count - 1} others" if count > 1 else ""
+    return f"; likewise {counted(count - 1, 'other')}" if count > 1 else ""
 
 
 async def _collect_garbage() -> None:
