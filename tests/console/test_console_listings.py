@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 from tests.console.conftest import OpenTab
 from tests.console.floor import Floor, body
-from tests.console.operator_browser import ROWS, wait_for_answer
+from tests.console.operator_browser import ROWS, go, wait_for_answer
 from tests.support.raw_client import RawClient
 
 TOPICS = 200
@@ -116,7 +116,7 @@ def test_rows_stay_under_the_pointer(tab: OpenTab, floor: Floor) -> None:
 
 
 def test_connections_are_searched(tab: OpenTab, floor: Floor) -> None:
-    """A text finds connections by principal, client-id or address. Columns that have no room are listed below the table."""
+    """A text finds connections by principal, client-id or address. Columns that have no room are listed above the table."""
     with RawClient(floor.gateway, "table", client_id="needle-7"), tab() as operator:
         page = operator.open("connections")
         rows = page.locator("tbody tr")
@@ -127,13 +127,34 @@ def test_connections_are_searched(tab: OpenTab, floor: Floor) -> None:
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("table")
         expect(page.get_by_role("columnheader", name="MESSAGEs")).to_be_hidden()
-        narrow = page.locator(".narrow").filter(has_text=re.compile("A wider window also shows .*MESSAGEs"))
-        expect(narrow).to_be_visible()
+        no_room = page.locator(".no-room").filter(has_text="MESSAGEs")
+        expect(no_room).to_be_visible()
         page.set_viewport_size({"width": 1920, "height": 900})
         expect(page.get_by_role("columnheader", name="MESSAGEs")).to_be_visible()
-        expect(narrow).to_be_hidden()
+        expect(no_room).to_be_hidden()
         page.get_by_label("Filter connections").fill("no such client")
         expect(page.get_by_text("No connection matches.")).to_be_visible()
+
+
+def test_columns_without_room_are_listed(tab: OpenTab, floor: Floor) -> None:
+    """A line has the columns without room: in a table, beside open details however wide the window is, and in the grid of topics."""
+    floor.send("machines", "X/Room.one.Counter", b"\x02\x08ab", accepted=False)
+    floor.send("machines", "X/Room.one.Counter", body(7, "a"))
+    with tab() as operator:
+        page = operator.open("rejects?glob=X/Room.*")
+        no_room = page.locator(".no-room:visible")
+        expect(no_room).to_contain_text("Size, Again")
+        page.locator("tbody tr").get_by_role("button").click()
+        expect(page.locator(".panel .facts").first).to_be_visible()
+        page.set_viewport_size({"width": 1920, "height": 900})
+        expect(no_room).to_contain_text("Size, Again")
+        page.keyboard.press("Escape")
+        expect(no_room).to_have_count(0)
+        go(page, "topics?glob=X/Room.*")
+        expect(page.locator(ROWS)).to_have_count(1)
+        expect(no_room).to_have_count(0)
+        page.set_viewport_size({"width": 1280, "height": 900})
+        expect(no_room).to_contain_text("Schema, Revision")
 
 
 def test_the_audit_log_is_searched_and_followed(tab: OpenTab, floor: Floor) -> None:

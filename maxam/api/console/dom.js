@@ -61,6 +61,21 @@ export function put(node, text) {
 }
 
 /**
+ * A note that lists the columns of a table for which there is no room. It follows the width of the table.
+ * @param {Element} table
+ * @param {() => Iterable<Element>} heads heads of its columns, which the style sheet may hide
+ */
+export function noRoom(table, heads) {
+  const note = el("span", { class: "no-room" });
+  new ResizeObserver(() => {
+    const hidden = [...heads()].filter((head) => getComputedStyle(head).display === "none").map((head) => head.textContent);
+    put(note, hidden.length ? `No room for ${hidden.join(", ")}.` : "");
+    note.title = note.textContent;
+  }).observe(table);
+  return note;
+}
+
+/**
  * Text of a client. Invisible characters show as escapes in a colour of their own.
  * @param {string | null | undefined} text
  * @param {number} [charactersMax] more is cut, and shown whole by a click

@@ -6,7 +6,7 @@
 import { get, path, Problem } from "./api.js";
 import { bars } from "./chart.js";
 import { Digest } from "./digest.js";
-import { add, el, fill, put, svg } from "./dom.js";
+import { add, el, fill, noRoom, put, svg } from "./dom.js";
 import { link } from "./link.js";
 import { Live } from "./live.js";
 import { age, byBytes, compact, count, leaves, plural, shown, shownShort, time } from "./text.js";
@@ -111,6 +111,7 @@ export class Grid {
       this.#hidden,
     );
     this.element = el("div", { class: "grid" }, this.scroller);
+    this.noRoom = noRoom(this.scroller, () => [...this.head.children].filter((head) => head.className !== "value")); // a value always has room
     const signal = this.#stopped.signal;
     this.scroller.addEventListener("scroll", () => this.#draw(), { passive: true, signal });
     this.scroller.addEventListener("keydown", (event) => this.#key(event), { signal });

@@ -53,10 +53,7 @@ export class Listing {
     this.table = new Table({ ...options.table, held: (waiting) => this.#held(waiting) });
     this.summary = el("p", { class: "summary", role: "status" });
     this.place = el("div", { class: "place" }, el("p", { class: "loading" }, "Asking the gateway …"));
-    const extra = options.table.columns.filter((column) => column.kind?.includes("extra")).map((column) => column.title);
-    const wider = `A wider window also shows ${extra.join(", ")}.`;
-    const narrow = extra.length ? el("span", { class: "narrow", title: wider }, wider) : null;
-    this.element = el("div", { class: "listing" }, el("div", { class: "over" }, this.summary, this.#waits, narrow), this.place, this.#foot);
+    this.element = el("div", { class: "listing" }, el("div", { class: "over" }, this.summary, this.#waits, this.table.noRoom), this.place, this.#foot);
     this.poll = new Poll(
       async (signal) => {
         const shows = asked(options.query?.() ?? {});
@@ -130,8 +127,9 @@ export class Listing {
     const holder = el("span", null, said, incomplete && " ", incomplete && badge("warn", "incomplete: a front of the gateway did not answer"));
     if (before !== holder.textContent) fill(this.summary, holder); // read out only when it has changed
     fill(this.#foot);
-    if (more && this.#pages < PAGES_MAX) add(this.#foot, `The first ${count(rows.length)} are shown. `, this.#more);
-    else if (more) add(this.#foot, `The first ${count(rows.length)} are shown: narrow it by the filter, or use maxam-admin for all.`);
+    if (!more) return;
+    const sorts = this.options.table.columns.some((column) => column.sort) ? " A column sorts only these." : "";
+    add(this.#foot, `The first ${count(rows.length)} are shown.${sorts} `, this.#pages < PAGES_MAX ? this.#more : "Narrow them by the filter, or use maxam-admin for all.");
   }
 
   #readMore() {

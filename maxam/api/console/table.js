@@ -1,13 +1,13 @@
 /** Tables of listings that are read page by page: bounded, with rows that stay the same elements while their data changes. */
 
-import { add, el, fill } from "./dom.js";
+import { add, el, fill, noRoom } from "./dom.js";
 
 /**
  * @template R
  * @typedef {object} Column
  * @property {string} title
  * @property {(row: R) => Node | string | null} cell
- * @property {string} [kind] class of its cells: `number`, `wide`, `extra` (left out in a narrow window)
+ * @property {string} [kind] class of its cells: `number`, `wide`, `extra` (left out where there is no room)
  * @property {(row: R) => string | number | null | undefined} [sort] what rows are sorted by when the title is pressed; without it the title is no button
  */
 
@@ -49,6 +49,7 @@ export class Table {
     this.options = options;
     this.#heads = options.columns.map((column, at) => el("th", { scope: "col", class: column.kind ?? "" }, column.sort ? el("button", { type: "button", class: "sort", title: "Sort the rows that are shown", click: () => this.#sort(at) }, column.title) : column.title));
     this.element = el("div", { class: "table", tabindex: 0, role: "region", "aria-label": options.label }, el("table", null, el("thead", null, el("tr", null, this.#heads)), this.#body));
+    this.noRoom = noRoom(this.element, () => this.#heads);
     this.#body.addEventListener("keydown", (event) => this.#key(event));
     this.#body.addEventListener("pointermove", (event) => (this.#over = event.pointerType === "mouse"));
     this.#body.addEventListener("pointerleave", () => {

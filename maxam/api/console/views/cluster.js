@@ -30,7 +30,7 @@ export function show({ root }) {
       { title: "Version", kind: "extra", cell: (row) => cut(row.software) },
     ],
   });
-  add(root, own, summary, followers);
+  add(root, own, el("div", { class: "over" }, summary, table.noRoom), followers);
   const poll = new Poll(
     (signal) => get("/v1/cluster", signal),
     EVERY_MS,

@@ -140,9 +140,9 @@ class Tokens {
       const state = one.used_at ? badge("idle", "used") : Date.parse(one.expires_at) < now ? badge("idle", "expired") : badge("ok", "waits for its client");
       const waits = !one.used_at && Date.parse(one.expires_at) >= now;
       const revoke = el("button", { type: "button", class: "quiet", click: () => void this.#revoke(one) }, "Revoke …");
-      return el("tr", null, el("th", { scope: "row" }, cut(one.principal)), el("td", null, state), el("td", null, cut(one.capabilities.join(", "))), el("td", { class: "extra" }, cut(one.made_by)), el("td", null, el("time", { datetime: one.expires_at, title: one.expires_at }, time(one.expires_at))), el("td", null, waits ? revoke : null));
+      return el("tr", null, el("th", { scope: "row" }, cut(one.principal)), el("td", null, state), el("td", null, cut(one.capabilities.join(", "))), el("td", null, cut(one.made_by)), el("td", null, el("time", { datetime: one.expires_at, title: one.expires_at }, time(one.expires_at))), el("td", null, waits ? revoke : null));
     });
-    const heads = ["Principal", "State", "Capabilities", "Made by", "Valid until", ""].map((title) => el("th", { scope: "col", class: title === "Made by" ? "extra" : "" }, title));
+    const heads = ["Principal", "State", "Capabilities", "Made by", "Valid until", ""].map((title) => el("th", { scope: "col" }, title));
     fill(
       this.element,
       el("h2", null, "Enrolment tokens of the last 30 days"),

@@ -140,7 +140,7 @@ export function show({ root, query, remember }) {
 
   add(
     root,
-    el("div", { class: "tools" }, filter, condition, columns, personal, said),
+    el("div", { class: "tools" }, filter, condition, columns, personal, said, grid.noRoom),
     refused,
     el("p", { id: "grid-keys", hidden: true }, "Arrow keys and Page keys go from row to row, Enter opens one."),
     el("div", { class: "split" }, el("div", { class: "list" }, grid.element, empty, matches), panel.element),
