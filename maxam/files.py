@@ -66,7 +66,8 @@ def read_file(path: Path, what: str, remedy: str) -> bytes:
                 raise ConfigurationError(f"{what}: {path} is {_kind(status)}, expected a file; {remedy}")
             return _content(descriptor, f"{what}: {path}", FILE_BYTES_MAX)
     except OSError as error:
-        raise ConfigurationError(f"{what}: cannot read {path} ({error.strerror}); {remedy}") from error
+        reason = error.strerror if Path("/proc/self/fd").exists() else "/proc is not mounted"
+        raise ConfigurationError(f"{what}: cannot read {path} ({reason}); {remedy}") from error
 
 
 def stamp_file(path: Path) -> FileStamp:
