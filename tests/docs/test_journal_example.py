@@ -29,6 +29,7 @@ def container() -> bytes:
     return header(START, SYNC, snapshot=False, incarnation="0" * 16) + blocks + end_block(encoder.position, SYNC)
 
 
+@pytest.mark.slow
 def test_it_reads_what_the_project_reads(tmp_path: Path) -> None:
     """Each change of an archive, from the command line, in order."""
     write_archive(tmp_path, records=2_000, topics=50)
@@ -68,6 +69,7 @@ def test_room_that_is_allocated_ahead_is_no_damage() -> None:
         list(records(data + b"\0"))
 
 
+@pytest.mark.slow
 def test_it_notices_each_wrong_byte_and_each_cut() -> None:
     """No change of one byte is overlooked, and a cut file ends with an error unless the cut is between two blocks."""
     data = container()

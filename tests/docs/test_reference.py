@@ -7,6 +7,7 @@ pytest.importorskip("pyspark")
 from tests.docs import reference
 
 
+@pytest.mark.slow
 def test_the_reference_is_up_to_date() -> None:
     """Each page is what `make reference` would write."""
     assert reference.stale() == []

@@ -45,6 +45,7 @@ class Paster:
         return out.getvalue()
 
 
+@pytest.mark.slow
 def test_the_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command and snippet runs without Java, and prints what the page shows."""
     for name in ("docs", "schemas"):

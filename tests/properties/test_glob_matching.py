@@ -93,6 +93,7 @@ WORLD = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(SHORT_GLOBS, SHORT_GLOBS)
 def test_overlap_is_what_trying_all_destinations_finds(one: str, two: str) -> None:

@@ -37,6 +37,7 @@ def test_each_class_has_a_code_of_its_own() -> None:
     assert {one.code for one in classes()} <= set(CODES)
 
 
+@pytest.mark.slow
 def test_each_answer_has_a_described_code() -> None:
     """Each code of the admin API is described, or is the result of a rejected SEND."""
     assert set(statuses()) <= {*CODES, *REJECTION_RESULTS}

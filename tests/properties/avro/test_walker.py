@@ -206,6 +206,7 @@ def test_canonical_form_and_fingerprints_are_those_of_fastavro(sample: Sample) -
     assert sha_256(ours).hex() == fingerprint(theirs, "SHA-256")
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(samples(), st.data())
 def test_a_trace_tells_the_values_up_to_the_fault(sample: Sample, data: st.DataObject) -> None:

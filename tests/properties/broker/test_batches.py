@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def outcomes(seed: int, steps: int, sizes: list[int]) -> object:
     return [receipts(client.frames) for client in clients], newest, [plain(one) for one in world.journal]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 60), st.lists(st.integers(1, 600), min_size=1, max_size=4))
 def test_the_size_of_batches_changes_no_outcome(seed: int, steps: int, sizes: list[int]) -> None:
     """RECEIPTs, their order, the journal and the newest values that a subscriber has are the same."""

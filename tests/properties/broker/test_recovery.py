@@ -162,6 +162,7 @@ def compare_with_snapshots(records: list[Record]) -> None:
         compare([*snapshot, *records[cut:]])
 
 
+@pytest.mark.slow
 def test_all_short_histories_recover_as_with_a_scan_for_each_record() -> None:
     """Changes, deletes, eager and other SUBSCRIBEs, ACKs, UNSUBSCRIBEs and ends of sessions, in each order, after an eager one."""
     for steps in itertools.product(STEPS, repeat=3):

@@ -196,6 +196,7 @@ def test_a_slow_reader_is_skipped(world: World) -> None:
     scene(test)
 
 
+@pytest.mark.slow
 def test_a_stream_stays_within_its_bytes_and_starves_nobody(world: World) -> None:
     """In no second more than 64 KiB, whatever changes; everything that changed once gets through though others always do."""
     large = bytes([0x80, 0x40]) + b"x" * 4096

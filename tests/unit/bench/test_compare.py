@@ -66,6 +66,7 @@ def test_the_spread_of_nothing_is_none() -> None:
     assert chart.Spread.of([None, None]) is None
 
 
+@pytest.mark.slow
 def test_both_charts_are_drawn(tmp_path: Path) -> None:
     """With runs that differ, with a second without values, and with contenders that share a colour."""
     pytest.importorskip("matplotlib")
@@ -96,6 +97,7 @@ def test_the_machine_is_printed_with_the_figures() -> None:
     assert str(found["interpreter"]) in console.export_text()
 
 
+@pytest.mark.slow
 def test_each_yardstick_takes_some_time() -> None:
     """A piece of work that takes none compares no machines."""
     taken = [*machine.yardsticks(None).values(), machine.handshake_us(None)]

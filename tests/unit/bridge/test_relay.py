@@ -119,6 +119,7 @@ def histories(gaps: range) -> Iterator[list[tuple[int, str]]]:
             yield [(0, change), (gap % 7, first), (after, second), (gap, "set a")]
 
 
+@pytest.mark.slow
 def test_each_event_alone() -> None:
     """A change and any event at any step of the reaction to it."""
     for change, event, gap in product(CHANGES, EVENTS, range(12)):

@@ -345,6 +345,7 @@ def test_an_eager_scan_in_slices_has_no_gap_and_no_double() -> None:
     assert all(last[f"X/t.{n * 400:04}"] == "new" for n in range(8) if n * 400 < 3000)
 
 
+@pytest.mark.slow
 def test_an_eager_scan_rests_while_its_subscriber_reads_nothing() -> None:
     """The topics owed for an eager SUBSCRIBE are bounded while its client does not read. All arrive, once, as it reads."""
     world = World.make()

@@ -81,6 +81,7 @@ STEPS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("retention_s", "retained_max"), [(0, 10), (2e-6, 10), (2e-6, 1), (1, 1), (1, 10)])
 def test_every_short_history_has_the_floor_that_it_should(retention_s: float, retained_max: int) -> None:
     """Values, deletes, time that passes, sweeps with a topic that is still needed, short memory: in each order."""

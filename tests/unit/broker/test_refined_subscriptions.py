@@ -91,6 +91,7 @@ def held_after_delivery(*headers: str) -> tuple[int, int]:
     return held, subscription.kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "header", ["min-interval:60000", "changes-only:true", "markers:true", "selector:header('x') IS NULL"]
 )

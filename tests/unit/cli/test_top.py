@@ -69,6 +69,7 @@ def test_it_fits_and_names_who_is_behind(width: int, height: int) -> None:
         assert any("no subscription" in line for line in lines) == (behind == 0)
 
 
+@pytest.mark.slow
 @given(name=st.text(max_size=300), width=st.integers(60, 200))
 def test_any_name_stays_in_its_place(name: str, width: int) -> None:
     """Names of clients are cut and escaped, whatever is in them."""

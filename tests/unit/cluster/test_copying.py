@@ -154,6 +154,7 @@ def calls(source: Path) -> int:
     return disk.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [KILL, 0, errno.ENOSPC, errno.EIO])
 def test_a_copy_that_fails_at_any_call_is_completed(source: Path, fault: int) -> None:
     """Killed, without power, without room, or with an error: the next try completes it, and nothing of the own journal is lost."""

@@ -234,6 +234,7 @@ def read_one(data: bytes) -> wire.Frame:
     return frame
 
 
+@pytest.mark.slow
 @given(st.sampled_from([wire.FEED, wire.COPY]), texts, texts, texts, positions)
 def test_hello_and_welcome_are_read_back(wish: int, name: str, software: str, incarnation: str, at: Position) -> None:
     """All fields survive."""

@@ -174,6 +174,7 @@ def test_transactions(key: bytes, value: bytes, version: int) -> None:
     assert [one.range for one in found.failure] == [PB["Range"](key=key)]
 
 
+@pytest.mark.slow
 @given(ranges, txns, watches, states)
 def test_answers(found: Any, txn: Any, watch: Any, state: Any) -> None:
     """Answers are decoded as protobuf decodes them; fields that are not used are skipped."""

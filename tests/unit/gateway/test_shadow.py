@@ -302,6 +302,7 @@ def test_a_long_body_is_seen_and_not_tried() -> None:
     assert (figures["seen"], figures["tried"]) == (3, 2)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([OLD_A, OLD_C, BAD]), st.sampled_from(["anna", "ben"]))))
 def test_figures_of_fronts_add_up_to_those_of_one_process(sends: list[tuple[int, bytes, str]]) -> None:
     """Whichever front judges a SEND and however often they report, the sum is what one process counts."""

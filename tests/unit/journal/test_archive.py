@@ -161,6 +161,7 @@ def check_damaged(sample: Sample, data: bytes, harmed: list[list[Record]], told:
     assert all(0 <= one.offset <= len(sample.data) for one in problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [SEALED, OPEN], ids=["sealed", "open"])
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())

@@ -354,6 +354,7 @@ def names(disk: SimulatedDisk) -> set[str]:
     return {path.split("/")[2] for path in disk.files if path.startswith(f"{BACKUPS}/")}
 
 
+@pytest.mark.slow
 def test_a_backup_that_fails_leaves_nothing() -> None:
     """Whichever call finds the disk full or broken, no folder stays that could be taken for a backup, or for one under way."""
     quiet = journal()

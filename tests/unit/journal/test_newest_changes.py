@@ -108,6 +108,7 @@ def test_what_is_found_names_itself_and_is_forgotten_then(segments: list[Path], 
     assert newest.length == 0
 
 
+@pytest.mark.slow
 def test_what_the_journal_does_not_write_is_no_change(segments: list[Path]) -> None:
     """A gap between revisions, a record that is cut, garbage after it, or another kind in its place is an error."""
     data, count = next(blocks(segments[0]))

@@ -154,6 +154,7 @@ def test_a_power_cut_leaves_a_prefix_and_the_counter_goes_on(disk: SimulatedDisk
         assert all(report.problem is None for report in rejected_reports(disk))
 
 
+@pytest.mark.slow
 def test_whatever_fails_the_next_start_goes_on(disk: SimulatedDisk) -> None:
     """For a power cut, EIO and a full disk at any call: what is there afterwards is whole, in order, and goes on."""
     several(disk, [5]).close()

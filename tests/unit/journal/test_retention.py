@@ -229,6 +229,7 @@ def test_a_snapshot_whose_name_was_not_synced_is_synced_before_anything_goes() -
         assert len(list_snapshots(f"{ROOT}/snapshots", disk.restarted(random.Random(seed).randrange))) == 2  # noqa: S311
 
 
+@pytest.mark.slow
 def test_a_power_cut_at_any_call_leaves_the_end_of_what_there_was() -> None:
     """No segment goes before one that is older, whatever is lost of what was not synced; a start shows the same as before."""
     disk = journal()

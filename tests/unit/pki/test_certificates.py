@@ -144,6 +144,7 @@ def test_a_revoked_certificate_is_refused(folder: Path, tmp_path: Path) -> None:
     assert handshake(folder, folder / "publisher", crl=crl)
 
 
+@pytest.mark.slow
 def test_an_edited_development_policy_is_kept(tmp_path: Path) -> None:
     """New certificates renew the fingerprints in an edited policy, and report it; the template makes any other."""
     folder, policy = tmp_path / "certs-dev", tmp_path / "policy-dev.toml"

@@ -115,6 +115,7 @@ class TestServer:
                 b"0123456789", body
             )
 
+    @pytest.mark.slow
     @given(
         st.lists(st.tuples(HEADER_TEXTS.filter(len), HEADER_TEXTS), max_size=4).map(tuple), st.sampled_from(VERSIONS)
     )
