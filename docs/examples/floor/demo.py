@@ -108,9 +108,8 @@ def main() -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        for process in reversed(processes):
+        for process in reversed(processes):  # the machines wait for the answers to their last values
             process.terminate()
-        for process in processes:
             process.communicate()
 
 
