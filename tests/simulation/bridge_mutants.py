@@ -42,7 +42,7 @@ BRIDGE_MUTANTS = (
     _mutant("the collected values alone", relay, "True, everything, planned.min_interval_ms)", "True, False, planned.min_interval_ms)"),
     # Of the quarantine.
     _mutant("quarantined is acknowledged and forgotten", forwarding, "        self.quarantine.put(lane, item, reason)\n        if item.taken is None", "        self._confirm(lane, item)\n        return\n        if item.taken is None"),
-    _mutant("quarantine is not sent again", relay, "            if len(values.quarantine) and now_s >= self._quarantine_at_s:\n", "            if False:\n"),
+    _mutant("quarantine is not sent again", relay, "            if len(values.quarantine) and now_s >= self._quarantine_at_s:\n", "            if False:\n", first=6),
     _mutant("quarantine in Link ignored", relay, "(link.quarantined == 0 or (link in self._own and self.quarantine.whole))", "True", first=177),
     # Of drills.
     _mutant("a drill counts no difference", forwarding, "                self._drills.differ(1)\n", "                pass\n"),

@@ -34,7 +34,7 @@ CLUSTER_MUTANTS = (
     _mutant("a read that is older than the watch taken for a log that was set back", member, "        if head.version < self._read_after:\n", "        if head.version < self.head.version:\n", first=13),
     _mutant("a new head does not end the silence", member, "        self.head = head\n        self._silent_since_s = now_s\n", "        self.head = head\n"),
     # Of the lease.
-    _mutant("a refusal taken for a proof", member, "            self.shown_s = self._began_s\n", "            self.shown_s = self.proof_s = self._began_s\n"),
+    _mutant("a refusal taken for a proof", member, "            self.shown_s = self._began_s\n", "            self.shown_s = self.proof_s = self._began_s\n", first=3),
     _mutant("lease counted from the answer", member, "        self.proof_s = self.shown_s = began_s\n", "        self.proof_s = self.shown_s = now_s\n"),
     _mutant("serves suspended", member, " and not self._handed_over and now_s - self.proof_s < self._lease_s", " and not self._handed_over"),
     _mutant("wakes and answers", member, "        if 0 < self._cut_off_s <= now_s - self.shown_s:\n", "        if False:\n", first=1),
@@ -45,7 +45,7 @@ CLUSTER_MUTANTS = (
     _mutant("serves after it handed over", member, "self.role in _SERVING and not self._handed_over and", "self.role in _SERVING and"),
     _mutant("the successor waits", member, "        if self._handover_at == head.index:\n            return True\n", ""),
     _mutant("a leader with a full disk leads on", member, "        if self.role is Role.LEADING and not able:\n", "        if False:\n"),
-    _mutant("hands over without an end", member, "            if self.role is Role.LEAVING and now_s >= self._deadline_s:\n", "            if False:\n", first=1),
+    _mutant("hands over without an end", member, "            if self.role is Role.LEAVING and now_s >= self._deadline_s:\n", "            if False:\n", first=3),
     # Of following.
     _mutant("place by revision alone", placing, "        if same_position(before, position):\n            return Place(FOLLOW, index)\n", "        if before.revision == position.revision:\n            return Place(FOLLOW, index)\n"),
     _mutant("place by the hint alone", placing, "            if same_position(entry_at(hint).after, position):\n", "            if entry_at(hint):\n", first=1),
