@@ -8,13 +8,19 @@ from unittest.mock import patch
 
 import pytest
 
+from maxam.compiled import MODULES, core
 from tests.simulation.__main__ import main
 from tests.simulation.mutants import Mutant
 
 
 def each_of(mutants: Iterable[Mutant]) -> pytest.MarkDecorator:
-    """Run a test for each mutant that changes byte code. Of a module that is machine code there is none."""
+    """Run a test for each mutant that changes byte code. Of a module that is machine code there is none.
+
+    Where both cores are tested, the interpreted run has only those that the compiled one cannot have.
+    """
     found = [mutant for mutant in mutants if not mutant.compiled]
+    if "BOTH_CORES" in os.environ and core() == "interpreted":
+        found = [mutant for mutant in found if mutant.module.__name__ in MODULES]
     return pytest.mark.parametrize("mutant", found, ids=lambda mutant: mutant.name)
 
 

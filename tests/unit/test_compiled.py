@@ -20,7 +20,7 @@ from maxam.compiled import MODULES, child_environment, core
 from maxam.config import Limits
 from maxam.errors import ProtocolError, SchemaError
 from maxam.stomp.frames import CLIENT_COMMANDS, Decoder
-from tests.cores import ONLY
+from tests.cores import ONLY, is_left_out
 from tests.support.journal_process import read_journal, write_journal
 from tests.support.sans_io import World
 
@@ -58,6 +58,17 @@ def test_what_runs_over_one_core_only_exists() -> None:
     assert [name for name in ONLY if not any(ROOT.glob(name.partition("::")[0].rstrip("/") + "*"))] == []
 
 
+def test_no_test_runs_over_neither_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled run leaves tests with the marker `interpreted` out, so the other run must import their files."""
+    monkeypatch.setenv("BOTH_CORES", "1")
+    names = [
+        path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/test_*.py") if path.name != "test_compiled.py"
+    ]
+    marked = [name for name in names if "mark.interpreted" in (ROOT / name).read_text()]
+    assert len(marked) >= 3
+    assert [name for name in marked if is_left_out(name, "interpreted")] == []
+
+
 def test_processes_that_tests_start_run_the_same_maxam(tmp_path: Path) -> None:
     """Whether started as a script or a module, and whatever folder they are started in."""
     script = tmp_path / "script"
@@ -72,7 +83,6 @@ def test_processes_that_the_gateway_starts_run_the_same_maxam() -> None:
     assert python("-m", "maxam.compiled", cwd=TREE, env=child_environment()) == [core()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["maxam.main import gateway", "maxam.cli.main import main"])
 def test_commands_say_which_core_they_run(command: str, tmp_path: Path) -> None:
     """Version, core and interpreter, on one line."""
@@ -103,6 +113,7 @@ def test_each_core_reads_the_journal_of_the_other_and_both_write_the_same(tmp_pa
     assert read == ["interpreted", repr(read_journal(str(other)))]
 
 
+@pytest.mark.slow
 def test_sessions_that_ended_leave_nothing() -> None:
     """Connections, sessions and subscriptions refer to each other in circles, which are freed all the same."""
     world = World.make()
