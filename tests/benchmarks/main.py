@@ -11,6 +11,7 @@ from tests.benchmarks.disk import disk_command
 from tests.benchmarks.estate import estate_command
 from tests.benchmarks.etcd import etcd_command
 from tests.benchmarks.fronts import fronts_command
+from tests.benchmarks.globs import globs_command
 from tests.benchmarks.grow import grow_command
 from tests.benchmarks.holds import holds_command
 from tests.benchmarks.observer import observer_command
@@ -28,6 +29,7 @@ _COMMANDS: Final = (
     compare_command,
     grow_command,
     fronts_command,
+    globs_command,
     pipeline_command,
     tables_command,
     holds_command,
