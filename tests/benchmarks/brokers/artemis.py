@@ -49,6 +49,7 @@ _ACCEPTOR: Final = ";".join(
         "useEpoll=true",
         "tcpNoDelay=true",
         "multicastPrefix=/topic/",
+        "connectionTtl=3600000",  # ms. A subscriber sends nothing, and the default is as long as the warm-up
         "sslEnabled=true",
         "needClientAuth=true",
         "enabledProtocols=TLSv1.3",
@@ -57,7 +58,6 @@ _ACCEPTOR: Final = ";".join(
         f"trustStorePath={{folder}}/{TRUST_STORE}",
     )
 )
-# A subscriber sends nothing while the load warms the broker up, so connections have no time to live.
 # Topics below `keep` are also held in one durable last-value queue, so each persistent SEND is synced to the journal.
 _CONFIG: Final = f"""<?xml version='1.0'?>
 <configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
@@ -78,7 +78,6 @@ _CONFIG: Final = f"""<?xml version='1.0'?>
   <journal-max-io>4096</journal-max-io>
   <max-disk-usage>99</max-disk-usage>
   <critical-analyzer>false</critical-analyzer>
-  <connection-ttl-override>-1</connection-ttl-override>
   <suppress-session-notifications>true</suppress-session-notifications>
   <acceptors><acceptor name="stomps">{_ACCEPTOR}</acceptor></acceptors>
   <address-settings>
