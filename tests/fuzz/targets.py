@@ -51,7 +51,7 @@ from maxam.journal.decoding import Decoder as RecordDecoder
 from maxam.journal.decoding import decode_rejected
 from maxam.journal.encoding import SCHEMA, START, Encoder, encode_rejected, end_block, header
 from maxam.journal.encoding import _block as block_of
-from maxam.journal.newest import NewestChanges, decode_records
+from maxam.journal.newest import NewestChanges, NewestRows, decode_records
 from maxam.journal.old_snapshots import with_sequences
 from maxam.journal.scan import Scanner
 from maxam.journal.splice import Rows, Splicer
@@ -488,7 +488,8 @@ def check_records(data: bytes) -> None:
     newest = NewestChanges(0, 2**63, 0, 2**63, 0, lambda _: True)
     with contextlib.suppress(ValueError, IndexError):
         newest.add(contents, count)
-        decode_records([found[3] for found in newest.take()])
+        records = newest.take()[3]
+        assert sorted(NewestRows(records, True).revisions) == [one.revision for one in decode_records(records)]
     rows = Rows(typed=False)
     with contextlib.suppress(ValueError, IndexError):
         Splicer(0, 0, 2**63, lambda *_: rows, lambda _: rows).splice(contents, count)

@@ -16,6 +16,7 @@ from maxam.content import pack
 from maxam.globs import compile_glob
 from maxam.journal.disk import OsDisk
 from maxam.journal.names import sealed_segments
+from maxam.journal.newest import decode_records
 from maxam.journal.rejects import RejectedJournal, RejectedSettings
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
@@ -142,7 +143,7 @@ def test_newest_as_of_any_moment(journal: Path) -> None:
     for at_s in (-1, 0, 1.999999, 2, 9.999999, 10, 1e6):
         until = START + timedelta(seconds=at_s, microseconds=1)
         with newest_changes(Walk(archive, Selection(until=until), 0)) as newest:
-            found = [one for number in range(newest.ranges) for one in newest.changes(number)]
+            found = [one for number in range(newest.ranges) for one in decode_records(newest.records(number))]
         assert {one.destination.decode(): one.revision for one in found} == naive(at_s, deleted=True), at_s
 
 

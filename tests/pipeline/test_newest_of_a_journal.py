@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spa
 from maxam.bench.archive import START, write_archive
 from maxam.config import Limits
 from maxam.globs import compile_glob
+from maxam.journal.newest import NewestRows
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.examining import examine
@@ -76,9 +77,10 @@ def test_walking_finds_what_the_rows_say(
         assert rows(found) == expected, selection
         with newest_changes(walking.Walk(archive, selection, 0)) as here:
             assert here.topics == len(expected)
-            changes_here = [one for number in range(here.ranges) for one in here.changes(number)]
-        assert sorted(one.revision for one in changes_here) == [row[0] for row in expected], selection
-        assert changes_here == sorted(changes_here, key=lambda one: one.destination)
+            ranges = [NewestRows(here.records(number), deleted=True) for number in range(here.ranges)]
+        destinations = [one for part in ranges for one in part.destinations]
+        assert sorted(one for part in ranges for one in part.revisions) == [row[0] for row in expected], selection
+        assert destinations == sorted(destinations)
 
 
 @pytest.mark.parametrize("deleted", [False, True])

@@ -13,7 +13,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import Final, final
 
-from maxam.avro.json.decoding import Json, ValueDecodeError, leaf_reader
+from maxam.avro.json.decoding import ValueDecodeError, leaf_reader
 from maxam.avro.json.forms import EXACT_MAX, named_forms
 from maxam.avro.schema import DEPTH_MAX, Type, parse_schema
 from maxam.avro.source import read_source
@@ -50,6 +50,10 @@ _OPS: Final = {
     "double": _REAL,
 }
 _DEPTH_MAX: Final = 3 * DEPTH_MAX  # unions count too
+_KEPT_TEXTS: Final = 256  # of each type with a logical type: moments and amounts repeat within a value
+_KEPT_STRINGS: Final = 4096  # names repeat from value to value
+_KEPT_BYTES_MAX: Final = 32  # of a string or a value whose text is kept
+_STRINGS: Final[dict[bytes, str]] = {}  # texts of strings, for all schemas
 _SIZES: Final = {"float": 4, "double": 8}
 _FORMS: Final = {'"': "text", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
 
@@ -65,12 +69,13 @@ class _Node:
         texts: The name before each field, the symbols of an enum, or the names of branches, as JSON.
         hidden: Of each field, whether it is left out.
         forms: Of each branch, the forms in which it is named.
-        leaf: Returns the value of a number or of bytes as JSON has it.
+        leaf: Returns a number or bytes as JSON text; None for types that need none.
+        kept: Likewise, and keeps the texts of some.
     """
 
-    __slots__ = ("forms", "hidden", "leaf", "nodes", "op", "size", "texts")
+    __slots__ = ("forms", "hidden", "kept", "leaf", "nodes", "op", "size", "texts")
 
-    def __init__(self, op: int, size: int, leaf: Callable[[object], Json] | None) -> None:
+    def __init__(self, op: int, size: int, leaf: Callable[[object], str] | None) -> None:
         self.op: Final = op
         self.size: Final = size
         self.nodes: Final[list[_Node]] = []
@@ -78,6 +83,7 @@ class _Node:
         self.hidden: Final[list[bool]] = []
         self.forms: Final[list[frozenset[str]]] = []
         self.leaf: Final = leaf
+        self.kept: Final[Callable[[object], str] | None] = leaf and lru_cache(_KEPT_TEXTS)(leaf)
 
 
 @final
@@ -112,7 +118,7 @@ class JsonTexts:
             known = self._named.get(of.name)
             if known is not None:
                 return known
-        leaf = leaf_reader(of)
+        leaf = _leaf_texts(of)
         op = _OPS[of.kind]
         node = _Node(_NUMBER if op == _LONG and leaf is not None else op, of.size or _SIZES.get(of.kind, 0), leaf)
         if of.name:
@@ -154,9 +160,28 @@ def _quoted(text: str) -> str:
     return quoted.replace("\x7f", "\\u007f") if "\x7f" in quoted else quoted
 
 
-def _shown(value: Json) -> str:
-    """Return what a leaf is as JSON has it, as text."""
-    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+def _string(data: bytes) -> str:
+    """Return the text of a string, and keep it if it is short."""
+    quoted = _quoted(data.decode())
+    if len(data) <= _KEPT_BYTES_MAX:
+        if len(_STRINGS) >= _KEPT_STRINGS:
+            _STRINGS.clear()
+        _STRINGS[data] = quoted
+    return quoted
+
+
+def _leaf_texts(of: Type) -> Callable[[object], str] | None:
+    """Return what `leaf_reader` does, for JSON text."""
+    read = leaf_reader(of)
+    if read is None:
+        return None
+    shown = read
+
+    def text(value: object) -> str:
+        found = shown(value)
+        return _quoted(found) if isinstance(found, str) else json.dumps(found)
+
+    return text
 
 
 def _write(node: _Node, data: bytes, place: int, out: list[str], depth: int) -> int:  # noqa: C901, PLR0912 - one case for each kind
@@ -201,7 +226,8 @@ def _write(node: _Node, data: bytes, place: int, out: list[str], depth: int) -> 
     elif op == _STRING:
         end = place + number
         _require(data, place, end)
-        out.append(_quoted(data[place:end].decode()))
+        string = data[place:end]
+        out.append(_STRINGS.get(string) or _string(string))
         return end
     elif op == _UNION:
         if number < 0:
@@ -212,9 +238,9 @@ def _write(node: _Node, data: bytes, place: int, out: list[str], depth: int) -> 
             raise ValueError("negative number")
         out.append(node.texts[number])
     elif op == _NUMBER:
-        leaf = node.leaf
-        assert leaf is not None  # noqa: S101 - by `_node`
-        out.append(_shown(leaf(number)))
+        kept = node.kept
+        assert kept is not None  # noqa: S101 - by `_node`
+        out.append(kept(number))
     elif op == _DATA:
         end = place + number
         _append(node, data[place:end], number, out)
@@ -287,10 +313,9 @@ def _append(node: _Node, data: bytes, length: int, out: list[str]) -> None:
             out.append(repr(real))
         else:
             out.append('"NaN"' if math.isnan(real) else '"Infinity"' if real > 0 else '"-Infinity"')
-    elif node.leaf is None:
-        out.append(f'"{b64encode(data).decode()}"')
-    else:
-        out.append(_shown(node.leaf(data)))
+        return
+    leaf = node.kept if length <= _KEPT_BYTES_MAX else node.leaf
+    out.append(f'"{b64encode(data).decode()}"' if leaf is None else leaf(data))
 
 
 def _require(data: bytes, place: int, end: int) -> None:

@@ -50,6 +50,6 @@ def json_values(batch: pa.RecordBatch, catalogue: "Catalogue", *, without_pii: b
         *[batch.column(column).to_pylist() for column in _NEEDED], strict=True
     ):
         described = name and fingerprint and body
-        validation = Validation(encoding, name, version, fingerprint, offset, length) if described else None
-        values.append(None if validation is None else texts.text(validation, body))
+        validation = Validation(encoding, name, version, fingerprint, offset) if described else None
+        values.append(None if validation is None else texts.text(validation, body, length))
     return values

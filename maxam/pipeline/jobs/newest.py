@@ -2,7 +2,7 @@
 
 1. Each piece of the scan writes the changes that it found to two Arrow files in a temporary folder.
 2. The driver reads their destinations and revisions, and chooses the newest change of each topic.
-3. Workers decode the chosen records, a range of destinations each.
+3. Workers make rows of the chosen records, a range of destinations each.
 
 The driver never holds a record. Memory grows with the destinations only.
 """
@@ -19,14 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxam.journal.newest import decode_records
+from maxam.journal.newest import NewestRows, origin_of
 from maxam.pipeline.catalogue import Catalogue
 from maxam.pipeline.errors import unusable
 from maxam.pipeline.jobs.output import Result
 from maxam.pipeline.jobs.values import ValueTexts
 from maxam.pipeline.jobs.walking import Walk
 from maxam.pipeline.spark.workers import Counted, on_workers
-from maxam.records import Change
 
 RANGE_TOPICS: Final = 10_000
 """Topics in one range, whose rows one batch of Arrow holds."""
@@ -91,21 +90,23 @@ class Newest:
         self.ranges: Final = -(-topics // self._length)
         self.size: Final = sum(Path(_file(folder, number, _RECORD)).stat().st_size for number, _ in batches)
 
-    def changes(self, number: int) -> list[Change]:
-        """Return the changes of one range, values and deletes, in order of destination.
+    def records(self, number: int) -> list[bytes]:
+        """Return the records of the changes of one range, values and deletes, in order of destination.
 
         Raises:
             PipelineError: The temporary folder cannot be read.
         """
         try:
-            return sorted(decode_records(self._records(number)), key=lambda one: one.destination)
+            return self._records(number)
         except OSError as error:
             raise unusable(self._folder, error) from error
 
     def _records(self, number: int) -> list[bytes]:
         order = np.load(self._folder / _ORDER, mmap_mode="r")
-        wanted = np.sort(order[number * self._length : (number + 1) * self._length])
-        found: list[bytes] = []
+        part = order[number * self._length : (number + 1) * self._length]
+        by_place = np.argsort(part)
+        wanted = part[by_place]
+        found: list[pa.Array] = []
         begin = 0
         for piece, lengths in self._batches:
             ends = begin + np.cumsum(lengths)
@@ -114,9 +115,10 @@ class Newest:
                     low, high = np.searchsorted(wanted, (begin, end))
                     if low < high:
                         record = file.get_batch(at).column(0)
-                        found += record.take(pa.array(wanted[low:high] - begin)).to_pylist()
+                        found.append(record.take(pa.array(wanted[low:high] - begin)))
                     begin = end
-        return found
+        records: list[bytes] = pa.concat_arrays(found).take(pa.array(np.argsort(by_place))).to_pylist()
+        return records
 
 
 @contextmanager
@@ -154,19 +156,27 @@ class _Values:
 
     def __call__(self, number: int) -> pa.RecordBatch:
         """Make the rows of a range."""
-        rows = [one for one in self._newest.changes(number) if self._deleted or not one.deleted]
+        rows = NewestRows(self._newest.records(number), self._deleted)
+        known = {origin: origin_of(origin) for origin in set(rows.origins)}
+        origins = [known[origin] for origin in rows.origins]
         texts = None if self._catalogue is None else ValueTexts(self._catalogue)
-        values = [None if texts is None or one.deleted else texts.text(one.validation, one.body) for one in rows]
-        columns: dict[str, list[object]] = {
-            "destination": [one.destination for one in rows],
-            "revision": [one.revision for one in rows],
-            "accepted_at": [one.accepted_at_us for one in rows],
-            "publisher": [one.publisher.principal for one in rows],
-            "schema": [one.validation.schema for one in rows],
-            "kind": ["delete" if one.deleted else "value" for one in rows],
-            "value": list(values),
+        values = [
+            None if texts is None or deleted else texts.text(validation, body, length)
+            for deleted, (_, validation), body, length in zip(
+                rows.deleted, origins, rows.bodies, rows.value_lengths, strict=True
+            )
+        ]
+        columns: dict[str, Sequence[object]] = {
+            "destination": rows.destinations,
+            "revision": rows.revisions,
+            "accepted_at": rows.times_us,
+            "publisher": [publisher for publisher, _ in origins],
+            "schema": [validation.schema for _, validation in origins],
+            "kind": ["delete" if deleted else "value" for deleted in rows.deleted],
+            "value": values,
             "body": [
-                None if one.deleted or value is not None else one.body for one, value in zip(rows, values, strict=True)
+                None if deleted or value is not None else body
+                for deleted, value, body in zip(rows.deleted, values, rows.bodies, strict=True)
             ],
         }
         arrays = [pa.array(columns[field.name], field.type) for field in self._schema]

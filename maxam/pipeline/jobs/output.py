@@ -43,6 +43,7 @@ TABLE_ROWS_MAX: Final = 1000  # of a table for people
 _SHORTENED: Final = ("VALUE", "BODY", "HEADERS")  # columns of a table, of which a line shows what there is room for
 _JSON: Final = "maxam.json"
 _OPTIONAL: Final = "maxam.optional"
+_PARQUET: Final = {"compression": "zstd", "use_dictionary": ["publisher", "schema", "kind"]}  # no other texts repeat
 _CSV_TEXT: Final = {True: "true", False: "false", None: ""}
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -111,7 +112,7 @@ class _Chunk:
             return _CHUNKS[self._form](batch, self._columns)
         path = self._folder / f"part-{number:05}.parquet"
         try:
-            pq.write_table(pa.Table.from_batches([batch]), path, compression="zstd")
+            pq.write_table(pa.Table.from_batches([batch]), path, **_PARQUET)
         except OSError as error:
             raise unusable(path, error) from error
         return b""
@@ -334,7 +335,7 @@ def _write_chunks(frame: "DataFrame | Result", form: Format, file: BinaryIO) -> 
 def _write_pieces(result: Result, form: Format, file: BinaryIO) -> None:
     chunks = on_processes(_Chunk(result, form), result.pieces, result.size, result.counted)
     if form == "parquet":
-        with pq.ParquetWriter(file, result.schema, compression="zstd") as writer:
+        with pq.ParquetWriter(file, result.schema, **_PARQUET) as writer:
             for chunk in chunks:
                 writer.write_table(pa.ipc.open_stream(chunk).read_all())
         return

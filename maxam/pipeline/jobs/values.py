@@ -18,8 +18,8 @@ class ValueTexts:
         self._without_pii: Final = without_pii
         self._texts: Final[dict[tuple[str, str, bytes], JsonTexts | None]] = {}
 
-    def text(self, validation: Validation, body: bytes) -> str | None:
-        """Return the datum in a body as JSON text, or None; see `decoding.with_values`."""
+    def text(self, validation: Validation, body: bytes, length: int) -> str | None:
+        """Return the datum in a body, of a length, as JSON text, or None; see `decoding.with_values`."""
         name, fingerprint = validation.schema, validation.schema_fingerprint
         if not name or not fingerprint or not body:
             return None
@@ -29,9 +29,9 @@ class ValueTexts:
         texts = self._texts[key]
         if texts is None:
             return None
-        start, length = validation.value_offset, validation.value_length
+        start = validation.value_offset
         try:
-            return texts.text(body, start, len(body) if length < 0 else start + length)
+            return texts.text(body, start, start + length)
         except ValueDecodeError:
             return None
 

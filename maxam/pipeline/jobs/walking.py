@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 from maxam.config import Limits
@@ -11,7 +10,7 @@ from maxam.errors import JournalDamagedError
 from maxam.globs import compile_glob
 from maxam.journal.archive import Archive
 from maxam.journal.listing import REVISION_MAX, open_segment
-from maxam.journal.newest import NewestChanges, decode_records
+from maxam.journal.newest import Found, NewestChanges, decode_records
 from maxam.journal.reading import SegmentReader
 from maxam.journal.scan import Scanner
 from maxam.pipeline.errors import PipelineError
@@ -93,8 +92,8 @@ class Walk:
         found = self._newest()
         for _ in self._parts(number, found):
             if found.length > _KEPT_BYTES_MAX:
-                yield from _batches(sorted(found.take()))
-        yield from _batches(sorted(found.take()))
+                yield from _batches(found.take())
+        yield from _batches(found.take())
 
     def _newest(self) -> NewestChanges:
         globs = [compile_glob(text, Limits()) for text in self._globs]
@@ -167,17 +166,13 @@ def decoded(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         yield from send_batches([decode_records(batch.column(0).to_pylist())], 0, REVISION_MAX)
 
 
-def _batches(found: list[tuple[bytes, int, int, bytes]]) -> "Iterator[pa.RecordBatch]":
-    import pyarrow as pa  # noqa: PLC0415 - 100 ms that only Spark's workers need
+def _batches(found: Found) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa  # noqa: PLC0415 - 100 ms that only workers need
+    import pyarrow.compute as pc  # noqa: PLC0415
 
-    rest = iter(found)
-    while rows := list(islice(rest, _BATCH_ROWS)):
-        yield pa.record_batch(
-            [
-                pa.array(column, kind)
-                for column, kind in zip(
-                    zip(*rows, strict=True), (pa.binary(), pa.int64(), pa.int64(), pa.binary()), strict=True
-                )
-            ],
-            names=[column.split()[0] for column in FOUND_COLUMNS.split(", ")],
-        )
+    kinds = (pa.binary(), pa.int64(), pa.int64(), pa.binary())
+    columns = [pa.array(column, kind) for column, kind in zip(found, kinds, strict=True)]
+    rows = pa.record_batch(columns, [column.split()[0] for column in FOUND_COLUMNS.split(", ")])
+    order = pc.sort_indices(rows.column(0))
+    for begin in range(0, rows.num_rows, _BATCH_ROWS):
+        yield rows.take(order.slice(begin, _BATCH_ROWS))

@@ -4,6 +4,7 @@ Processes of this machine take no Java, whose start alone costs ten seconds of p
 plain RDD, which costs a quarter of a DataFrame. Spark Connect has no RDDs, so a DataFrame it is there.
 """
 
+import gc
 import os
 import pickle
 import signal
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, set_forkserver_preload
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maxam.pipeline.errors import PipelineError
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_PROCESS_BYTES: Final = 16 << 20  # to read, for which a further process, whose start takes half a second, is worth it
+_PROCESS_BYTES: Final = 16 << 20  # to read, for which a further process is worth it
+_OBJECTS: Final = 100_000  # between two searches for cycles, which the rows of a job do not form
 _Found = TypeVar("_Found")
 Counted = Callable[[int, int], None]
 """Called with the number of pieces that are done, and of all pieces."""
@@ -80,7 +82,8 @@ def on_processes(
     if processes <= 1:
         yield from map(work, range(count))
         return
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _prepare)
+    set_forkserver_preload([type(work).__module__])  # imports take half a second: once for all processes
+    pool = ProcessPoolExecutor(processes, get_context("forkserver"), _prepare)
     try:
         for done, found in enumerate(pool.map(work, range(count)), 1):
             yield found
@@ -95,6 +98,7 @@ def on_processes(
 def _prepare() -> None:
     """End a worker together with its job: Ctrl-C is for the job alone, and a job that is killed takes its workers along."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(_OBJECTS)
     job = parent_process()
     assert job is not None  # noqa: S101  # this runs in a child
 

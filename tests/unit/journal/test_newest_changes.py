@@ -53,7 +53,7 @@ def walked(segments: list[Path], found: NewestChanges) -> list[Change]:
     for segment in segments:
         for block in blocks(segment):
             found.add(*block)
-    return decode_records([record for _, _, _, record in found.take()])
+    return decode_records(found.take()[3])
 
 
 def everything(_: bytes) -> bool:
@@ -97,14 +97,14 @@ def test_what_is_found_names_itself_and_is_forgotten_then(segments: list[Path], 
     for block in blocks(segments[0]):
         newest.add(*block)
     length = newest.length
-    rows = newest.take()
+    rows = list(zip(*newest.take(), strict=True))
     assert length >= sum(len(destination) + len(record) for destination, _, _, record in rows)
     by_revision = {change.revision: change for change in changes}
     for destination, period, revision, record in rows:
         change = by_revision[revision]
         assert (change.destination, change.accepted_at_us // DAY_US) == (destination, period)
         assert [plain(one) for one in decode_records([record])] == [plain(change)]
-    assert newest.take() == []
+    assert newest.take() == ([], [], [], [])
     assert newest.length == 0
 
 
