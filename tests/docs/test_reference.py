@@ -13,6 +13,7 @@ def test_the_reference_is_up_to_date() -> None:
     assert reference.stale() == []
 
 
+@pytest.mark.slow
 def test_no_former_name_is_shown() -> None:
     """The reference shows each thing by its present name only."""
     text = "".join(reference.pages().values())

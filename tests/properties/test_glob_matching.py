@@ -129,6 +129,7 @@ def test_a_trie_finds_what_trying_each_glob_finds(data: st.DataObject, destinati
         assert sorted(found) == [p for p, one in enumerate(globs) if p >= since and one.matches(destination)]
 
 
+@pytest.mark.slow
 def test_a_trie_of_all_short_globs_finds_what_trying_each_finds() -> None:
     """All globs of up to four elements, over all destinations of up to six characters."""
     pieces = ("a", "b", ".", "/", "*", "**", "?", "[!a]")

@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -140,6 +141,7 @@ def series_of_sends(draw: st.DrawFn) -> list[bytes]:
     return frames
 
 
+@pytest.mark.slow
 @given(series_of_sends(), cuts)
 def test_what_was_remembered_changes_nothing(frames: list[bytes], sizes: list[int]) -> None:
     """A SEND is read as it is alone, whatever SENDs came before it, and its MESSAGE too. Those known to be plain are."""
