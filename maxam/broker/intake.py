@@ -46,16 +46,18 @@ class FrontOrder:
     Attributes:
         front: Its identifier.
         on_step: Called with each claim and release of a session, once all operations before it are done.
+        lasting: The log of a cluster keeps its origins, so that it can go on with the next leader.
         taken: Number of its newest operation that was taken.
         broken: Connections of which a SEND was rejected that ends them: no later SEND takes effect. With the reason, oldest first.
         ending: SENDs of such connections that are not done: their connection by their number.
     """
 
-    __slots__ = ("broken", "ending", "front", "on_step", "taken")
+    __slots__ = ("broken", "ending", "front", "lasting", "on_step", "taken")
 
-    def __init__(self, front: bytes, on_step: Callable[[SessionStep], None]) -> None:
+    def __init__(self, front: bytes, on_step: Callable[[SessionStep], None], *, lasting: bool = False) -> None:
         self.front: Final = front
         self.on_step: Final = on_step
+        self.lasting: Final = lasting
         self.taken = 0
         self.broken: Final[dict[int, Rejection]] = {}
         self.ending: Final[dict[int, int]] = {}
@@ -112,9 +114,12 @@ class Intake:
         self._fronts[order.front] = order
 
     def end(self, order: FrontOrder) -> None:
-        """Forget a front. Its operations that were taken take effect."""
+        """Forget a front. Its operations that were taken take effect. The log has the end of one that lasts after them."""
         self._fronts.pop(order.front, None)
-        self.ledger.forget(order.front)
+        if order.lasting:
+            self.ledger.note_end(order.front, self._log.append(Proof()))
+        else:
+            self.ledger.forget(order.front)
 
     def take(
         self,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from maxam.broker.operations import Operation, Proof, Refusal, TransientSubscribe
-from maxam.broker.origins import Origin, RefusedOperation, Run
+from maxam.broker.origins import ENDED, Origin, RefusedOperation, Run
 
 DISK_FULL: Final = "disk-full"
 NO_ROOM: Final = "the journal has no room; try again later"
@@ -64,6 +64,10 @@ class Ledger:
     def note_refused(self, front: bytes, refused: RefusedOperation, position: int) -> None:
         """Note that an operation was refused. The Proof at the position stands for it, after all that it was compared with."""
         self._stretches.append(_Stretch(front, position, refused.number, 1, refused))
+
+    def note_end(self, front: bytes, position: int) -> None:
+        """Note that a front has ended. The Proof at the position stands for that."""
+        self._stretches.append(_Stretch(front, position, ENDED, 1))
 
     def forget(self, front: bytes) -> None:
         """Forget a front that has ended."""

@@ -23,6 +23,7 @@ from maxam.errors import MaxamError
 
 FRONT_BYTES: Final = 8  # of an identifier
 _LONG_MAX: Final = (1 << 63) - 1
+ENDED: Final = _LONG_MAX  # the `done` of a front whose sessions its gateway has freed
 
 
 @final

@@ -18,6 +18,7 @@ from maxam.cluster.entry import (
     BLOCK,
     FILE,
     HANDOVER,
+    PROOF,
     SCHEMAS,
     SEAL,
     TERM,
@@ -29,6 +30,7 @@ from maxam.cluster.entry import (
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.log import NONCE_BYTES, Head, Log, LogError, LogFullError, LogLostError, SupersededError
 from maxam.cluster.log_place import LogPlace
+from maxam.cluster.recent import RecentEntries
 from maxam.cluster.steps import Steps
 from maxam.cluster.swap import swap_until_known
 from maxam.errors import DiskFullError, JournalError
@@ -67,6 +69,7 @@ class LoggedJournal:
 
     Attributes:
         place: The end of the log, as far as this member has taken it.
+        recent: The newest entries, for fronts that outlive their leader. None without such fronts. To be set before the first entry.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class LoggedJournal:
             random_bytes: Source of nonces and sync markers.
         """
         self.place: Final = place
+        self.recent: RecentEntries | None = None
         self._log: Final = log
         self._name: Final = name
         self._journal: Final = journal
@@ -133,6 +137,11 @@ class LoggedJournal:
         return True
 
     @property
+    def term(self) -> int:
+        """The term of this leader."""
+        return self._term
+
+    @property
     def head(self) -> Head | None:
         """The head that this leader wrote last. None before it leads."""
         return self._head
@@ -149,26 +158,28 @@ class LoggedJournal:
         return Block(b"", position, position, settling=True)
 
     def write(self, block: Block) -> None:
-        """Append a block to the log; when this returns it is durable there. An empty one is a sign of life.
+        """Append a block to the log; when this returns it is durable there. An empty one without origins is a sign of life.
 
         Raises:
             DiskFullError: The log or the own disk has no room. The next `encode` continues after the last block that was written.
             SupersededError: Another member leads.
             LogLostError: The journal is being closed.
         """
-        if not block.data:
+        if not block.data and not block.origins:
             self.beat()
             return
         self._await_keeper()
         with self._lock:
             place = self.place
             try:
-                self._require_room(len(block.data), block.settling)
-                begins = place.rolls(block, self._journal.settings)
+                self._require_room(len(block.data) + len(block.origins), block.settling)
+                begins = bool(block.data) and place.rolls(block, self._journal.settings)
                 marker = self._random_bytes(SYNC_BYTES) if begins else place.marker
-                payload = block.data[:-SYNC_BYTES]
-                entry = Entry(BLOCK, begins, block.before, block.after, marker, payload, place.index + 1, self._term)
-                self._append(entry)
+                kind, payload = (BLOCK, block.data[:-SYNC_BYTES]) if block.data else (PROOF, b"")
+                index, term = place.index + 1, self._term
+                self._append(
+                    Entry(kind, begins, block.before, block.after, marker, payload, index, term, block.origins)
+                )
             except (LogFullError, DiskFullError) as error:
                 self._encoder.position = place.position
                 raise DiskFullError(f"no room for {len(block.data)} bytes: {error}") from error
@@ -254,6 +265,11 @@ class LoggedJournal:
 
     # of the member
 
+    def read_back(self, first: int) -> None:
+        """Read the origins before the entry that is followed first: some may be new to this process. Raises LogError."""
+        if self.recent is not None:
+            self.recent.read_back(self._log, first)
+
     def follow(self, entry: Entry, size: int, steps: Steps) -> bool:
         """Hand the next entry of another leader to `steps`; return False for one that was taken before.
 
@@ -265,7 +281,7 @@ class LoggedJournal:
                 return False
             self.place.check(entry)
             steps.take(entry)
-            self.place.take(entry, size)
+            self._took(entry, size)
             return True
 
     def claim(self, before: Head, release: str, steps: Steps) -> None:
@@ -287,7 +303,7 @@ class LoggedJournal:
                 self._head = None
                 raise
             self._encoder = Encoder(self.place.position, self.place.marker)
-            self.place.take(entry, size)
+            self._took(entry, size)
             steps.take(entry)
 
     def hand_over(self, successor: str) -> None:
@@ -330,8 +346,14 @@ class LoggedJournal:
     def _append(self, entry: Entry) -> None:
         """Append an entry, and hand it to the keeper."""
         size = self._swap(entry, self._leading(), entry.index, entry.after)
-        self.place.take(entry, size)
+        self._took(entry, size)
         self._keeper.offer(entry)
+
+    def _took(self, entry: Entry, size: int) -> None:
+        """Record an entry that is in the log."""
+        self.place.take(entry, size)
+        if self.recent is not None:
+            self.recent.take(entry)
 
     def _leading(self) -> Head:
         """Return the head that this leader wrote last."""

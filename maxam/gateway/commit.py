@@ -35,8 +35,8 @@ class Stored(Protocol):
 class Fronted(Protocol):
     """The fronts whose operations are ordered here, as group commit sees them."""
 
-    def taken(self, operations: list[Operation]) -> None:
-        """Note the operations of the next block, in their order."""
+    def taken(self, operations: list[Operation]) -> bytes:
+        """Note the operations of the next block, in their order; return the origins that a log keeps with it."""
 
     def committed(self, block: Block | None) -> None:
         """Send the fronts the block, which is durable, with what it settles; None if the operations have no record."""
@@ -107,13 +107,13 @@ class GroupCommit:
         while self._kept or self._broker.pending:
             operations = self._kept or self._broker.take_batch(self._block_bytes_max)
             self._kept = []
-            if self.fronted is not None:
-                self.fronted.taken(operations)
+            origins = b"" if self.fronted is None else self.fronted.taken(operations)
             records = [one for one in operations if type(one) is not TransientSubscribe and type(one) is not Proof]
             if records or self._proves:
                 block = self._stored.encode(records)
                 self._writing = operations
                 self._settling = block.settling
+                block.origins = origins
                 if self.fronted is not None:
                     self._block = block
                 return block

@@ -74,10 +74,13 @@ class FrontOrders:
         self._now_s: Final = now_s
         self._denial: Final = denial
         self._origins: list[Origin] = []  # of the batch under way
+        self._lasting: Final[set[bytes]] = set()  # fronts that outlive a leader, also those that have ended
 
-    def begin(self, front: bytes, send: Callable[[bytes], None]) -> OrderedFront:
-        """Take a new front, which gets every entry from now on."""
-        order = FrontOrder(front, partial(self._step, front))
+    def begin(self, front: bytes, send: Callable[[bytes], None], *, lasting: bool = False) -> OrderedFront:
+        """Take a new front, which gets every entry from now on. One that is `lasting` may go on with the next leader."""
+        order = FrontOrder(front, partial(self._step, front), lasting=lasting)
+        if lasting:
+            self._lasting.add(front)
         self._intake.begin(order)
         ordered = self.fronts[front] = OrderedFront(front, order, send)
         return ordered
@@ -100,9 +103,10 @@ class FrontOrders:
 
     # Of group commit.
 
-    def taken(self, operations: list[Operation]) -> None:
-        """Note the operations of the next block, in their order."""
+    def taken(self, operations: list[Operation]) -> bytes:
+        """Note the operations of the next block, in their order; return the origins of fronts that outlive a leader."""
         self._origins = self._intake.ledger.take(operations)
+        return encode_origins([origin for origin in self._origins if origin.front in self._lasting])
 
     def committed(self, block: Block | None) -> None:
         """Send all fronts the block, which is durable, with what it settles. Without records there is none, or an empty one."""

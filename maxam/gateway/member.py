@@ -28,7 +28,8 @@ from maxam.cluster.log_reader import LogReader, entry_reader
 from maxam.cluster.logged import LoggedJournal
 from maxam.cluster.member import RESTART, Member, OtherMember
 from maxam.cluster.membership import Announcement, read_membership
-from maxam.cluster.placing import find_place
+from maxam.cluster.placing import FOLLOW, find_place
+from maxam.cluster.recent import RecentEntries
 from maxam.cluster.steps import Step, Steps
 from maxam.cluster.wishes import (
     Beat,
@@ -89,6 +90,12 @@ def open_member(settings: Settings, cluster: ClusterSettings, journal: Journal) 
     return ClusterMember(settings, cluster, journal, log)
 
 
+def _recent(settings: Settings, cluster: ClusterSettings) -> RecentEntries | None:
+    """Return what fronts on other machines need of the log, if there can be any."""
+    wanted = settings.link is not None and settings.fronts is not None and settings.fronts.count
+    return RecentEntries(cluster.log_keep_s) if wanted else None
+
+
 @final
 class ClusterMember:
     """A member of a cluster.
@@ -136,6 +143,7 @@ class ClusterMember:
         self.logged: Final = LoggedJournal(
             log, self._name, journal, self.keeper, place, self.facts, cluster.block_bytes_max, cluster.log_bytes_max
         )
+        self.logged.recent = _recent(settings, cluster)
         self.announcer: Final = Announcer(cluster, self._folder, note, log, self.logged, self.keeper)
         self.enrolled: Final = EnrolledFile(settings.policy.enrolled, self.logged, lambda: self.announcer.members)
         self.keeper.store_file = self.enrolled.store
@@ -391,6 +399,8 @@ class ClusterMember:
         position = self._steps.position
         try:
             place = await self._call(find_place, position, self.announcer.hint, head, entry_reader(self._log))
+            if place.outcome == FOLLOW:
+                await self._call(self.logged.read_back, place.first)
         except LogError as error:
             self.facts.failed(error)
             return

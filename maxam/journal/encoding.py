@@ -143,15 +143,17 @@ class Block:
         before: Position at which it belongs.
         after: Position of the stream after it.
         settling: Holds only records that shrink what the broker owes, and so may use up the reserve of a full disk.
+        origins: What it settles of the operations of fronts, for the log of a cluster. Files do not have it.
     """
 
-    __slots__ = ("after", "before", "data", "settling")
+    __slots__ = ("after", "before", "data", "origins", "settling")
 
     def __init__(self, data: bytes, before: Position, after: Position, settling: bool) -> None:
         self.data: Final = data
         self.before: Final = before
         self.after: Final = after
         self.settling: Final = settling
+        self.origins = b""
 
 
 def header(position: Position, sync_marker: bytes, snapshot: bool, incarnation: str = "", floor: int = -1) -> bytes:
