@@ -9,7 +9,8 @@ and time.
 Invariants:
 * an own operation without a record takes effect after all changes before the own record that precedes it, and before the next own record;
 * an operation that was refused takes no effect, and its answer leaves in its place;
-* a session has its connection here only between its grant and its release.
+* a session has its connection here only between its grant and its release;
+* an operation stays here until an entry settles it. The next leader gets those that are left (`again`).
 """
 
 from collections import deque
@@ -19,6 +20,7 @@ from typing import Final, final
 from maxam.broker.acknowledgements import Acknowledgements
 from maxam.broker.following import Following
 from maxam.broker.last_wills import LastWills, expel_setter
+from maxam.broker.ledger import DISK_FULL, NO_ROOM
 from maxam.broker.operations import Operation, OperationLog, Proof, Refusal, SessionStep, Terms, TransientSubscribe
 from maxam.broker.origins import Origin, RefusedOperation
 from maxam.broker.outbox import Outbox, rejection_error
@@ -33,16 +35,21 @@ from maxam.errors import ProtocolError
 from maxam.metrics import Counters
 from maxam.records import (
     REJECTION_RESULTS,
+    AcknowledgementRecord,
     Change,
     Record,
     Rejection,
     SessionEndRecord,
     SubscriptionRecord,
+    UnsubscriptionRecord,
     WillRecord,
 )
 from maxam.stomp.events import Send
 
 _NEVER: Final = 1 << 62  # a position that no operation has
+_BROKEN_MAX: Final = 10_000  # connections that a rejected SEND has ended
+_GIVEN_BACK: Final = (Change, SubscriptionRecord, WillRecord)  # when there is no room
+_TERMS_KEPT: Final = 1000  # of settled operations
 
 
 @final
@@ -51,6 +58,8 @@ class Fronting:
 
     Attributes:
         taken: Number of the newest operation that was handed over.
+        resuming: The entries are those that the former leader had. It may have given a session to another connection.
+        broken: Connections that a rejected SEND has ended, by their number, oldest first: SENDs of them may be on the way.
         on_receipts: Called before the RECEIPTs of an entry become due, and after all of its deliveries.
     """
 
@@ -68,8 +77,11 @@ class Fronting:
         "_routing",
         "_scanner",
         "_table",
+        "_terms",
         "_wires",
+        "broken",
         "on_receipts",
+        "resuming",
         "taken",
     )
 
@@ -89,6 +101,7 @@ class Fronting:
     ) -> None:
         """Make a broker that was recovered the broker of a front. From now on its log counts own operations and changes only."""
         self.taken = 0
+        self.resuming = False
         self.on_receipts: Callable[[], None] | None = None
         self._log: Final = log
         self._table: Final = table
@@ -103,6 +116,8 @@ class Fronting:
         self._counters: Final = counters
         self._flight: Final[deque[Operation]] = deque()  # handed over and not settled; the first is `applied_seq` + 1
         self._refused: Final[set[int]] = set()  # of these
+        self._terms: dict[int, Terms] = {}  # of these, by their number, and some that are settled
+        self.broken: Final[dict[int, Rejection]] = {}
         self._offers: Final = Offers()
         publishing.offers = self._offers
         log.head_revision = 0
@@ -114,7 +129,46 @@ class Fronting:
         self._flight.extend(operations)
         first = self.taken + 1
         self.taken += len(operations)
-        return self._offers.take_terms(first, operations)
+        terms = self._offers.take_terms(first, operations)
+        if terms:
+            if len(self._terms) > 2 * len(self._flight) + _TERMS_KEPT:
+                done = self._log.applied_seq
+                self._terms = {number: one for number, one in self._terms.items() if number > done}
+            self._terms.update(terms)
+        return terms
+
+    def again(self) -> tuple[list[Operation], dict[int, Terms], int]:
+        """Return the operations in flight, as another broker is to take them into its order.
+
+        A barrier stands for one that was answered already, and for a step of a session.
+
+        Returns:
+            The operations, the terms of SENDs by their number, and the revision before that of the first change.
+        """
+        done = self._log.applied_seq
+        found: list[Operation] = []
+        terms: dict[int, Terms] = {}
+        changes = sum([type(one) is Change for one in self._log.pending])
+        for number, operation in enumerate(self._flight, done + 1):
+            if number in self._refused or type(operation) is Proof:
+                found.append(Proof())
+                continue
+            of_change = self._terms.get(number)
+            if of_change is not None:
+                terms[number] = of_change
+            changes += type(operation) is Change
+            found.append(operation)
+        before = revision = self._log.head_revision - changes
+        for at, operation in enumerate(found):
+            if type(operation) is Change:
+                revision += 1
+                found[at] = _renumbered(operation, revision)
+        return found, terms, before
+
+    @property
+    def held(self) -> list[tuple[str, str]]:
+        """The sessions with a connection here."""
+        return [key for key, session in self._table.sessions.items() if session.connection is not None]
 
     # Entries.
 
@@ -126,12 +180,15 @@ class Fronting:
         """
         self._wires.chunks.clear()
         self._scanner.batch_applied()
-        if origin is None:
+        if origin is None or 0 < origin.done <= self._log.applied_seq:  # the latter comes again from the next leader
             for record in records:
                 self._apply_foreign(record)
             return
         for refused in origin.refusals:
-            self._refuse(refused)
+            at = refused.number - self._log.applied_seq - 1
+            if not 0 <= at < len(self._flight):
+                raise ValueError("an origin that refuses an operation that was not handed over")
+            self._refuse(refused, self._flight[at])
         done = self._log.applied_seq
         place = 0
         for run in origin.runs:
@@ -161,6 +218,9 @@ class Fronting:
                 raise ValueError("an origin with operations that were not handed over")
             done += 1
             operation = self._flight.popleft()
+            if done not in self._refused and type(operation) in _GIVEN_BACK:
+                # The log had no room for it, so it does not hold the refusal, which was lost with the leader.
+                self._refuse(RefusedOperation(done, DISK_FULL, NO_ROOM), operation)
             if done in self._refused:
                 self._refused.remove(done)
                 self._offers.connections.pop(done, None)
@@ -195,6 +255,8 @@ class Fronting:
         if type(record) is Change:
             self._change(record)
         else:
+            if self.resuming and isinstance(record, SubscriptionRecord | UnsubscriptionRecord | AcknowledgementRecord):
+                self.expel(record.principal, record.client_id)
             if type(record) is SessionEndRecord:
                 session = self._table.sessions.get((record.principal, record.client_id))
                 if session is not None and session.connection is not None:
@@ -212,13 +274,9 @@ class Fronting:
 
     # Refusals.
 
-    def _refuse(self, refused: RefusedOperation) -> None:
+    def _refuse(self, refused: RefusedOperation, operation: Operation) -> None:
         """Have an operation in flight take no effect, and be answered so in its place."""
         number = refused.number
-        at = number - self._log.applied_seq - 1
-        if not 0 <= at < len(self._flight):
-            raise ValueError("an origin that refuses an operation that was not handed over")
-        operation = self._flight[at]
         self._refused.add(number)
         if type(operation) is Change:
             self._refuse_send(refused, operation)
@@ -254,6 +312,9 @@ class Fronting:
                 connection.unheard += 1
         if connection.rejections_end:
             connection.drop_receipts(refused.number)
+            self.broken[connection.number] = rejection
+            if len(self.broken) > _BROKEN_MAX:
+                del self.broken[next(iter(self.broken))]
             connection.expel(rejection_error(headers, receipt_id))
 
     def _connection_of(self, change: Change) -> Outbox | None:
@@ -316,3 +377,17 @@ class Fronting:
         for subscription in subscriptions:
             if subscription.unrecorded:
                 self._acknowledgements.record(subscription)
+
+
+def _renumbered(change: Change, revision: int) -> Change:
+    """Return a change with another revision."""
+    return Change(
+        revision,
+        change.accepted_at_us,
+        change.destination,
+        change.deleted,
+        change.publisher,
+        change.validation,
+        change.content,
+        change.body_at,
+    )

@@ -187,7 +187,7 @@ class OperationLog:
         """
         batch = self.pending
         self.pending = []
-        if bytes_max and (count := _count_within(batch, bytes_max)) < len(batch):
+        if bytes_max and (count := count_within(batch, bytes_max)) < len(batch):
             self.pending = batch[count:]
             batch = batch[:count]
         self._taken.append(batch)
@@ -262,7 +262,7 @@ class OperationLog:
         return now_us
 
 
-def _count_within(operations: list[Operation], bytes_max: int) -> int:
+def count_within(operations: list[Operation], bytes_max: int) -> int:
     """Return how many of the oldest operations make a batch of a size, at least one."""
     size = 0
     for count, operation in enumerate(operations):

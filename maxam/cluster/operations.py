@@ -30,7 +30,7 @@ from maxam.broker.operations import Operation, Proof, SessionStep, Terms, Transi
 from maxam.content import read_unsigned, unsigned
 from maxam.errors import MaxamError
 from maxam.journal.decoding import Decoder
-from maxam.journal.encoding import CHECK_BYTES, START, SYNC_BYTES, Encoder
+from maxam.journal.encoding import CHECK_BYTES, SYNC_BYTES, Encoder, Position
 from maxam.records import Change, Record
 
 _BARRIER: Final = 1
@@ -73,9 +73,10 @@ class OperationsWriter:
 
     __slots__ = ("_encoder", "_next")
 
-    def __init__(self) -> None:
-        self._encoder: Final = Encoder(START, bytes(SYNC_BYTES))
-        self._next = 1
+    def __init__(self, first: int = 1, revision: int = 0) -> None:
+        """Begin with an operation of this number, and with changes after a revision."""
+        self._encoder: Final = Encoder(Position(revision, 0, 0), bytes(SYNC_BYTES))
+        self._next = first
 
     def encode(self, operations: list[Operation], terms: dict[int, Terms], epoch: int) -> bytes:
         """Return the message of the next operations.
@@ -116,10 +117,11 @@ class OperationsReader:
 
     __slots__ = ("_chain", "_decoder", "_next")
 
-    def __init__(self) -> None:
-        self._decoder: Final = Decoder(0, 0)
+    def __init__(self, first: int = 1, revision: int = 0) -> None:
+        """Begin where a writer begins."""
+        self._decoder: Final = Decoder(revision, 0)
         self._chain = 0
-        self._next = 1
+        self._next = first
 
     def read(self, data: bytes) -> Operations:
         """Return the operations of the next message.

@@ -1,8 +1,8 @@
-"""The newest entries of the log of a cluster, and how far they settle the operations of each front.
+"""The newest entries of the log of a cluster, for fronts that outlive their leader.
 
-A front on another machine outlives its leader. The next leader sends it the entries that it lacks, and takes the operations that no
-entry settles. So each member that may lead keeps both. A member that has just taken its place reads them from the log before it may
-claim: its journal has no origins.
+The next leader sends such a front the entries that it lacks. Their origins show which of its operations are in the log, and it hands
+over the others again. So each member that may lead keeps these entries. One that has just taken its place reads them from the log:
+its journal has no origins.
 """
 
 import threading
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
-from maxam.broker.origins import read_origins
+from maxam.broker.origins import ENDED, read_origins
 from maxam.cluster.entry import BLOCK, PROOF, Entry, EntryError, read_entry, same_position
 from maxam.cluster.log import Log, LogDamagedError, LogTrimmedError
 from maxam.cluster.ring import RING_BYTES
@@ -23,24 +23,34 @@ _READ_BYTES: Final = 4_194_304  # of entries, at a time
 
 @final
 class RecentEntries:
-    """The newest blocks and proofs of a log. Its methods may be called on any thread."""
+    """The newest blocks and proofs of a log. Its methods may be called on any thread.
+
+    Attributes:
+        hold_s: For how long fronts keep their clients without a leader.
+    """
 
     def __init__(
-        self, keep_s: float, bytes_max: int = RING_BYTES, monotonic: Callable[[], float] = time.monotonic
+        self,
+        keep_s: float,
+        hold_s: float = 0.0,
+        bytes_max: int = RING_BYTES,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with nothing.
 
         Args:
-            keep_s: How long an entry, and the newest origin of a front, is kept.
+            keep_s: How long an entry, and the end of a front, is kept.
+            hold_s: For how long fronts keep their clients without a leader.
             bytes_max: Limit on the entries. The oldest go first.
             monotonic: Clock, seconds.
         """
+        self.hold_s: Final = hold_s
         self._keep_s: Final = keep_s
         self._bytes_max: Final = bytes_max
         self._monotonic: Final = monotonic
         self._entries: Final[deque[tuple[Entry, float]]] = deque()  # and when each was taken
         self._bytes = 0
-        self._done: Final[dict[bytes, tuple[int, float]]] = {}  # of each front, the oldest origin first
+        self._ended: Final[dict[bytes, float]] = {}  # fronts that a gateway has ended, and when; oldest first
         self._lock: Final = threading.Lock()
 
     def take(self, entry: Entry) -> None:
@@ -57,15 +67,15 @@ class RecentEntries:
             while self._bytes > self._bytes_max or now_s - entries[0][1] > self._keep_s:
                 self._forget(1)
             for origin in read_origins(entry.origins):
-                before, _ = self._done.pop(origin.front, (0, 0.0))
-                self._done[origin.front] = (max(before, origin.done), now_s)
-            while self._done and now_s - (oldest := next(iter(self._done.items())))[1][1] > self._keep_s:
-                del self._done[oldest[0]]
+                if origin.done == ENDED:
+                    self._ended[origin.front] = now_s
+            while self._ended and now_s - self._ended[oldest := next(iter(self._ended))] > self._keep_s:
+                del self._ended[oldest]
 
-    def done(self, front: bytes) -> int:
-        """Return the number up to which the log settles the operations of a front; 0 if it has none, ENDED if the front was ended."""
+    def ended(self, front: bytes) -> bool:
+        """Return True if a gateway has ended a front, and freed its sessions."""
         with self._lock:
-            return self._done.get(front, (0, 0.0))[0]
+            return front in self._ended
 
     def between(self, begin: Position, end: Position) -> list[Entry] | None:
         """Return the blocks from one position to another, with the proofs at and between them. None if some are not kept."""

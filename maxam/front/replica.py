@@ -1,22 +1,27 @@
 """The broker of a front and its place in the order: operations go out, entries and grants come in. Without I/O."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, final
 
 from maxam.broker.broker import Broker
-from maxam.broker.operations import SessionStep
+from maxam.broker.operations import Proof, SessionStep, count_within
 from maxam.broker.origins import Origin, OriginError, read_origins
 from maxam.cluster import wire
 from maxam.cluster.entry import BLOCK, PROOF, EntryError, read_entry
 from maxam.cluster.operations import OperationsWriter
 from maxam.errors import MaxamError, ProtocolError
+from maxam.gateway.resuming import Resumption
 from maxam.gateway.server_connection import ServerConnection
 from maxam.journal.decoding import Decoder
 from maxam.journal.encoding import Position
-from maxam.records import Record
+from maxam.records import Change, Record
 
 _OPS_BYTES: Final = 1_048_576  # of one message, about
+_KEPT_BYTES: Final = 256  # of an operation, beside its content
+_KEPT_BYTES_MAX: Final = 67_108_864  # of operations that wait for the next leader
+_UNJUDGED: Final = 0  # number of no schemas and policy
 
 
 @final
@@ -35,6 +40,7 @@ class Replica:
         position: Position of the journal of which all before is applied.
         serving: All is applied that was committed when the front began.
         epoch: Number of the schemas and the policy in force here.
+        full: Too much waits for the next leader.
     """
 
     def __init__(
@@ -61,13 +67,17 @@ class Replica:
         self.epoch = 1
         self.serving = _same(position, begun)
         self._front: Final = front
+        self._begun = begun
         self._stream = begun  # of the entries
         self._fronting: Final = broker.become_front()
-        self._writer: Final = OperationsWriter()
+        self._writer = OperationsWriter()
         self._decoder: Final = Decoder(position.revision, position.accepted_at_us)
-        self._send: Final = send
+        self._send = send
         self._clock: Final = clock
         self._claiming: Final[dict[tuple[str, str], list[ServerConnection]]] = {}
+        self._linked = True
+        self._kept = self._kept_bytes = 0  # operations that wait for the next leader, and their size
+        self.full = False
 
     # To the gateway.
 
@@ -81,11 +91,76 @@ class Replica:
         self._fronting.on_receipts = on_receipts
 
     def flush(self) -> None:
-        """Send what was appended."""
+        """Send what was appended. Without a gateway it waits."""
+        if not self._linked:
+            pending = self.broker.pending
+            for operation in pending[self._kept :]:
+                self._kept_bytes += _KEPT_BYTES + (len(operation.content) if type(operation) is Change else 0)
+            self._kept = len(pending)
+            self.full = self._kept_bytes > _KEPT_BYTES_MAX
+            return
         while self.broker.pending:
             operations = self.broker.take_batch(_OPS_BYTES)
             terms = self._fronting.taken_batch(operations)
             self._send(wire.frame(wire.OPS, self._writer.encode(operations, terms, self.epoch)))
+
+    # The next leader.
+
+    def lose(self) -> None:
+        """Keep operations from now on, as the gateway is lost."""
+        self._linked = False
+        self._kept = self._kept_bytes = 0
+
+    def state(self, term: int) -> Resumption | None:
+        """Return what the leader after one of a term must know. None if this front cannot go on, as it has not served yet."""
+        return Resumption(self._front, term, self.position, self._fronting.held) if self.serving else None
+
+    def find_leader(self, begun: Position, epoch: int, send: Callable[[bytes], None]) -> None:
+        """Take the entries of the next leader, which follow the last one.
+
+        Args:
+            begun: Position of the leader when it began to send entries to this front.
+            epoch: Number of its schemas and policy, which are those in force here.
+            send: Hands a frame to its link.
+        """
+        self._begun = begun
+        self._fronting.resuming = True
+        self.epoch = epoch
+        self._send = send
+
+    def hand_over_again(self) -> None:
+        """Hand over again what no entry settles, now that all are applied that the leader had.
+
+        Raises:
+            ReplicaError: They do not reach the position of the leader.
+        """
+        if not _same(self._stream, self._begun):
+            raise ReplicaError("the entries of the next leader do not reach its position")
+        self._fronting.resuming = False
+        operations, terms, revision = self._fronting.again()
+        first = self.broker.applied_seq + 1
+        self._writer = OperationsWriter(first, revision)
+        broken = [[number, one.result, one.reason] for number, one in self._fronting.broken.items()]
+        self._send(wire.frame(wire.REPORT, json.dumps({"again": [first, revision, broken]}).encode()))
+        while operations:
+            count = count_within(operations, _OPS_BYTES)
+            # Another policy may have been in force when these were judged. The leader judges them by its own.
+            self._send(wire.frame(wire.OPS, self._writer.encode(operations[:count], terms, _UNJUDGED)))
+            operations = operations[count:]
+        self._claim_again()
+        self._linked = True
+        self.flush()
+
+    def _claim_again(self) -> None:
+        """Ask for the sessions whose claim may have been answered by the leader that was lost."""
+        waiting = Counter(
+            (one.step.principal, one.step.client_id)
+            for one in self.broker.pending
+            if type(one) is Proof and one.step is not None and one.step.claims
+        )
+        for key, peers in self._claiming.items():
+            for _ in range(len(peers) - waiting[key]):
+                self._fronting.ask(SessionStep(True, *key))
 
     # From the gateway.
 

@@ -57,6 +57,18 @@ class Claims:
         """When `tick` has something to do, or None."""
         return min((until_s for _, until_s in self._waiting.values()), default=None)
 
+    def resume(self, key: Key, front: bytes) -> bool:
+        """Give a session to a front that had it with the former leader. Return False if another connection has it now.
+
+        Raises:
+            ProtocolError: There is no room for it.
+        """
+        if key in self._holders:
+            return False
+        self._effects.hold(key, front)
+        self._holders[key] = front
+        return True
+
     def claim(self, key: Key, front: bytes, now_s: float) -> None:
         """Give a session to a front, now or once its connection elsewhere has ended."""
         holder = self._holders.get(key)

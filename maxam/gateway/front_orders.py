@@ -20,6 +20,7 @@ from maxam.cluster.operations import OperationsReader
 from maxam.errors import ProtocolError
 from maxam.gateway.claims import Claims, Key
 from maxam.journal.encoding import SYNC_BYTES, Block, Position
+from maxam.records import Rejection
 
 
 @final
@@ -28,6 +29,7 @@ class OrderedFront:
 
     Attributes:
         id: Its identifier, 8 random bytes.
+        reader: Reads its messages.
         order: Its operations.
         send: Hands a frame to its link. It must not raise.
     """
@@ -36,7 +38,7 @@ class OrderedFront:
         self.id: Final = front
         self.order: Final = order
         self.send: Final = send
-        self.reader: Final = OperationsReader()
+        self.reader = OperationsReader()
 
 
 @final
@@ -84,6 +86,23 @@ class FrontOrders:
         self._intake.begin(order)
         ordered = self.fronts[front] = OrderedFront(front, order, send)
         return ordered
+
+    def begin_again(self, front: OrderedFront, first: int, revision: int, broken: list[tuple[int, str, str]]) -> None:
+        """Prepare for what a front hands over again.
+
+        Args:
+            front: The front.
+            first: Number of the first operation.
+            revision: That of the front before its first change.
+            broken: Connections of which a SEND was rejected that ends them, with result and reason.
+        """
+        front.reader = OperationsReader(int(first), int(revision))
+        for connection, result, reason in broken:
+            front.order.broken[int(connection)] = Rejection(str(result), str(reason))
+
+    def knows(self, front: bytes) -> bool:
+        """Return True if a front that outlives a leader was begun here."""
+        return front in self._lasting
 
     def end(self, front: OrderedFront) -> None:
         """Forget a front that has ended. Its operations that were taken take effect. Its sessions have no connection."""

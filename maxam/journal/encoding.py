@@ -143,7 +143,7 @@ class Block:
         before: Position at which it belongs.
         after: Position of the stream after it.
         settling: Holds only records that shrink what the broker owes, and so may use up the reserve of a full disk.
-        origins: What it settles of the operations of fronts, for the log of a cluster. Files do not have it.
+        origins: Outcomes of operations of fronts, for the log of a cluster. Files do not have them.
     """
 
     __slots__ = ("after", "before", "data", "origins", "settling")

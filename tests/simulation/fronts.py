@@ -14,11 +14,12 @@ from maxam.config import Limits
 from maxam.records import Change
 from maxam.stomp.frames import Frame
 from tests.simulation.model import Violation
-from tests.support.fronted_world import Front, FrontClient, FrontedWorld
+from tests.support.fronted_world import KEPT_S, Front, FrontClient, FrontedWorld
 from tests.support.sans_io import EVERYTHING
 
 COUNTS: Final = (0, 1, 3)
-COUNTED: Final = ("sends", "accepted", "refusals", "takeovers", "killed", "cut", "stops", "restarts", "swaps")
+_COUNTED: Final = ("sends", "accepted", "refusals", "takeovers", "killed", "cut", "stops", "restarts", "swaps")
+COUNTED: Final = (*_COUNTED, "failovers", "resumed")
 _TOPICS: Final = ("X/0", "X/1", "X/2")
 _GLOBS: Final = ("X/**", "X/**", "X/1")
 _SEND: Final = (("X/**",), ("X/0", "X/1"), ("X/2",))
@@ -95,6 +96,8 @@ class Seat:
     key: str
     asked: deque[Asked] = field(default_factory=deque)
     sent: list[bytes] = field(default_factory=list)
+    sends: list[Asked] = field(default_factory=list)
+    rejected: bool = False  # a rejected SEND has ended it
     watched: dict[str, Watched] = field(default_factory=dict)
     unacked: list[Frame] = field(default_factory=list)
     connected: bool = False
@@ -122,12 +125,15 @@ class Fronted:
     * `if-revision` and the numbers of sources hold in the order of the journal; a conflict was true at some moment.
     * No MESSAGE shows what is not on the disk, an older change after a newer one, or a change whose ACK had its RECEIPT.
     * A SUBSCRIBE takes effect between the frames before and after it, and after all that was receipted when it was sent.
+    * After a rejected SEND that ends its connection, none of that connection takes effect.
     * One front has a session, except while an older one has not read yet that it has lost it.
     * After a swap of the policy no SEND is taken that it forbids, whichever front has judged it.
     * At the end every RECEIPT has come, all brokers hold the same, and every subscription has the newest values.
     """
 
-    def __init__(self, seed: int, count: int, *, calm: bool = False, cuts: bool = False) -> None:
+    def __init__(
+        self, seed: int, count: int, *, calm: bool = False, cuts: bool = False, failovers: bool = False
+    ) -> None:
         """Prepare; `run` does it.
 
         Args:
@@ -135,17 +141,19 @@ class Fronted:
             count: Number of fronts.
             calm: Everything settles after each action, and nothing fails.
             cuts: Fronts are on other machines: half of those that fail lose their link, and serve on for a while.
+            failovers: The gateway is the leader of a cluster. When it ends, the fronts go on with the next one.
         """
         self.acts: Final = random.Random(f"acts {seed}")  # noqa: S311 - a simulation, not a secret
         self.order: Final = random.Random(f"order {seed} {count}")  # noqa: S311
         self.calm: Final = calm
         self.cuts: Final = cuts
-        self.full: Final = 0.0 if calm else self.acts.choice((0.0, 0.0, 0.3))
+        self.failovers: Final = failovers
+        self.full: Final = 0.0 if calm else self.acts.choice((0.0, 0.3) if failovers else (0.0, 0.0, 0.3))
         self.world: Final = FrontedWorld(
             count,
             Limits(takeovers_per_minute_max=10**6),
             {"anna": EVERYTHING, "bert": EVERYTHING},
-            proves=seed % 4 == 3,
+            proves=failovers or seed % 4 == 3,
         )
         self.seats: Final[list[Seat]] = []
         self.last: Seat | None = None  # the one that acted last
@@ -159,6 +167,7 @@ class Fronted:
         self.swaps: Final[list[tuple[int, tuple[str, ...]]]] = [(0, ("X/**",))]  # head at the swap, what may be sent
         self.counted: Final[Counter[str]] = Counter()
         self.number = 0
+        self.led_s = 0.0  # when the present leader began
         self._truth: dict[int, Change] = {}
         self._blocks = 0
 
@@ -178,7 +187,7 @@ class Fronted:
     def run(self) -> None:
         """Act; then let everything settle, and check."""
         for _ in range(_STEPS):
-            if self.calm or self.order.random() < 0.25:
+            if self.calm or self.order.random() < (0.6 if self.failovers else 0.25):
                 for _ in range(1 if self.calm else self.order.choice((1, 1, 3))):
                     self.act()
             if self.calm:
@@ -192,12 +201,14 @@ class Fronted:
                 self.read(self.order.choice(self.seats))
             if self.cut_off:
                 self.serve_on()
-            if self.order.random() < 0.01:
+            self.find_leaders(0.1)
+            if self.order.random() < (0.03 if self.failovers else 0.01):
                 self.fail()
             if self.order.random() < 0.03:
                 self.world.pass_time(self.order.choice((0.05, 0.2, 1.0)))
         for front in self.world.fronts:
             front.stopped = False
+        self.find_leaders(1.0)
         for _ in range(5):
             self.world.pass_time(0.2)
             self.settle()
@@ -248,6 +259,8 @@ class Fronted:
         headers = {"client_id": name} if name else {}
         if self.calm:
             headers["window"] = "100"  # a full one holds back some topics, and their order is not promised
+        if self.failovers and details.random() < 0.3:
+            headers["rejections"] = "error"
         client = self.world.client(place % max(1, self.world.count), principal, **headers)
         seat = Seat(client, principal, f"{principal} {name or self.number}")
         self.seats.append(seat)
@@ -256,8 +269,10 @@ class Fronted:
     def ask(self, seat: Seat) -> Asked:
         """Note a frame with a receipt."""
         self.number += 1
-        late = 0 if seat.client.front is None else len(self.coming(seat.client.front, wire.REPORT))
-        asked = Asked(f"r{self.number}", self.committed, len(self.swaps) - 1 - late)
+        front = seat.client.front
+        send = self.swaps[-1][1] if front is None else tuple(front.principals["bert"]["send"])
+        known = max(place for place, swap in enumerate(self.swaps) if swap[1] == send)
+        asked = Asked(f"r{self.number}", self.committed, known)
         seat.asked.append(asked)
         self.answers.append(asked)
         return asked
@@ -277,6 +292,7 @@ class Fronted:
             asked.source = (details.choice("st"), max(1, self.number // 4 + details.randrange(-6, 6)))
             headers |= {"source": asked.source[0], "source_revision": str(asked.source[1])}
         seat.sent.append(asked.body)
+        seat.sends.append(asked)
         for watched in seat.watched.values():
             watched.later.append(asked.body)
         self.counted["sends"] += 1
@@ -363,6 +379,14 @@ class Fronted:
         """Kill a front, stop one or let it go on, or end the gateway with all of its fronts."""
         order, fronts = self.order, self.world.fronts
         kind = order.random()
+        if self.failovers and order.random() < 0.75:
+            self.counted["failovers"] += 1
+            self.world.fail_over(written=order.random() < 0.5)
+            self.led_s = self.world.leader.now_s
+            if order.random() < 0.1:
+                self.world.pass_time(KEPT_S + 1)
+            self.note_head()
+            return
         if kind < 0.2 or not fronts:
             self.counted["restarts"] += 1
             for seat in list(self.seats):
@@ -377,14 +401,30 @@ class Fronted:
             self.counted["stops"] += not front.stopped
             front.stopped = not front.stopped
             return
-        if self.cuts and kind < 0.8:
+        if self.cuts and kind < 0.8 and front.linked:
             self.cut(at)
             return
         self.counted["killed"] += 1
+        self.kill(at)
+
+    def kill(self, at: int) -> None:
+        """End a front and its clients, and have another one begin."""
         for seat in list(self.seats):
-            if seat.client.front is front:
+            if seat.client.front is self.world.fronts[at]:
                 self.forget(seat)
         self.world.kill(at)
+
+    def find_leaders(self, chance: float) -> None:
+        """Have fronts that have lost their leader go on with the next one, or begin again."""
+        for at, front in enumerate(self.world.fronts):
+            if front.linked or front.stopped or self.order.random() >= chance:
+                continue
+            problem = self.world.find_leader(front)
+            self.counted["resumed"] += not problem
+            if "memory" in problem and self.world.leader.now_s < self.led_s + KEPT_S:
+                raise Violation(f"a front cannot go on: {problem}")
+            if problem:
+                self.kill(at)
 
     def cut(self, at: int) -> None:
         """Cut the link of a front. Frames on the way to it may still arrive, and its clients read until its lease ends."""
@@ -400,8 +440,25 @@ class Fronted:
         self.world.to_front(front)
         for seat in seats:
             self.read(seat)
-        if self.order.random() < 0.1:
+        if self.failovers and self.order.random() < 0.2:
+            self.come_back(front, seats)
+        elif self.order.random() < 0.1:
             self.cut_off.remove((front, seats))
+
+    def come_back(self, front: Front, seats: list[Seat]) -> None:
+        """Have a front that was cut off find a leader. The one that has ended it does not take it, and the next one may."""
+        front.replica.lose()
+        front.linked = False
+        former = front.term
+        if not self.world.find_leader(front):
+            if front.term == former:
+                raise Violation("a front goes on with the leader that has ended it")
+            if self.world.has_ended(front):
+                raise Violation("a front comes back whose end is in the log")
+            self.counted["came back"] += 1
+            self.cut_off.remove((front, seats))
+            self.world.fronts.append(front)
+            self.seats.extend(seat for seat in seats if not seat.gone and not seat.client.peer.end)
 
     # Checks.
 
@@ -425,6 +482,7 @@ class Fronted:
             elif frame.command == b"ERROR":
                 message = frame.headers[b"message"]
                 self.counted["takeovers"] += message == b"session taken over by a newer connection"
+                seat.rejected = b"disposition" in frame.headers
                 seat.read.append(f"ERROR {message.decode()}")
         if (seat.client.peer.end or seat.client.peer.finished) and seat in self.seats:
             self.lose(seat)
@@ -489,7 +547,7 @@ class Fronted:
         """Check that a session has one connection, except at fronts that have not read yet that they have lost it."""
         holders: dict[str, list[Seat]] = {}
         for seat in self.seats:
-            if seat.serves:
+            if seat.serves and (seat.client.front is None or seat.client.front.linked):
                 holders.setdefault(seat.key, []).append(seat)
         for key, seats in holders.items():
             if len([one for one in seats if not self.is_expelled(one)]) > 1:
@@ -559,6 +617,10 @@ class Fronted:
                     raise Violation(f"SEND {asked.receipt} was in conflict with nothing")
             if asked.result == "unauthorised" and all("X/**" in send for _, send in self.swaps[asked.swaps :]):
                 raise Violation(f"SEND {asked.receipt} was always allowed")
+        for seat in self.all:
+            rejected = [one for one in seat.sends if not one.result and one.body not in at] if seat.rejected else []
+            if rejected and any(one.body in at for one in seat.sends[seat.sends.index(rejected[0]) :]):
+                raise Violation("a SEND took effect after one that has ended its connection")
         self.check_sources(at)
         self.check_rights()
 
@@ -588,8 +650,9 @@ class Fronted:
 
 
 def simulate(seed: int) -> Counter[str]:
-    """Run a seed with each number of fronts, and with fronts on other machines; return what happened."""
+    """Run a seed with each number of fronts, with fronts on other machines, and with those of a cluster; return what happened."""
     runs = [*(Fronted(seed, count) for count in COUNTS), Fronted(seed, COUNTS[-1], cuts=True)]
+    runs += [Fronted(seed, COUNTS[-1], cuts=cuts, failovers=True) for cuts in (False, True)]
     for run in runs:
         run.run()
     alike(seed)

@@ -1,11 +1,14 @@
 """Clients of a broker with 0, 1 or 3 fronts are promised the same, whatever fails, and each bug is noticed."""
 
+from collections import Counter
+
 import pytest
 
 from tests.simulation.fronts import COUNTED, COUNTS, Fronted, alike, simulate
-from tests.simulation.fronts_mutants import FRONTS_MUTANTS
+from tests.simulation.fronts_mutants import FRONTS_MUTANTS, OUTLIVING_MUTANTS
 from tests.simulation.judging import each_of, outputs_of, require_kind, require_noticed
 from tests.simulation.mutants import Mutant
+from tests.unit.front.test_outliving import SCENARIOS
 
 SEEDS_OF_A_MUTANT = 3
 
@@ -25,6 +28,17 @@ def test_what_clients_are_promised_holds_while_fronts_are_cut_off() -> None:
         run.run()
         cut += run.counted["cut"]
     assert cut > 0
+
+
+def test_what_clients_are_promised_holds_over_leader_changes() -> None:
+    """Fronts go on with the next leader: each operation takes effect once, and RECEIPTs come in order."""
+    counted: Counter[str] = Counter()
+    for seed in range(8):
+        for cuts in (False, True):
+            run = Fronted(seed, 3, cuts=cuts, failovers=True)
+            run.run()
+            counted += run.counted
+    assert counted["resumed"] > counted["failovers"] > 0
 
 
 def test_clients_read_the_same_with_any_number_of_fronts() -> None:
@@ -60,3 +74,16 @@ def test_a_mutant_is_caught(mutant: Mutant) -> None:
 def _simulate(seed: int) -> None:
     Fronted(seed, 3).run()
     alike(seed)
+
+
+@each_of(OUTLIVING_MUTANTS)
+def test_a_mutant_of_leader_changes_is_caught(mutant: Mutant) -> None:
+    """Each bug put in on purpose is noticed within few seeds."""
+    require_noticed(mutant, _simulate_leaders, SEEDS_OF_A_MUTANT)
+
+
+def _simulate_leaders(seed: int) -> None:
+    for scenario in SCENARIOS:
+        scenario()
+    for cuts in (False, True):
+        Fronted(seed, 3, cuts=cuts, failovers=True).run()

@@ -1,28 +1,38 @@
 """A broker with fronts, without I/O: tests decide which frame arrives next, and what the disk answers."""
 
+import contextlib
+import json
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from maxam.avro.registry import load_registry
 from maxam.broker.broker import Broker
+from maxam.broker.origins import ENDED, read_origins
 from maxam.cluster import wire
+from maxam.cluster.entry import BLOCK, PROOF, Entry, read_entry
+from maxam.cluster.log import Log, LogTrimmedError
+from maxam.cluster.recent import RecentEntries
 from maxam.config import Limits, Settings
 from maxam.errors import ProtocolError
 from maxam.front.replica import Replica
 from maxam.gateway.commit import REFUSED_DELAY_S, GroupCommit
 from maxam.gateway.connect_rates import ConnectRates
+from maxam.gateway.front_link import FrontLinkError
 from maxam.gateway.front_orders import FrontOrders, OrderedFront
 from maxam.gateway.handshake import Admit
+from maxam.gateway.resuming import read_resumption, resume
 from maxam.gateway.server_connection import ServerConnection
 from maxam.journal.decoding import Decoder
-from maxam.journal.encoding import START, Block, Encoder, Position
+from maxam.journal.encoding import START, SYNC_BYTES, Block, Encoder, Position
 from maxam.records import Record
 from maxam.stomp.frames import SERVER_COMMANDS, Frame
 from tests.support.journal_records import SYNC
 from tests.support.sans_io import EVERYTHING, UNCHECKED, Client, World, fingerprint_of, policy
+
+KEPT_S = 60.0  # for which members keep entries
 
 
 class ListedJournal:
@@ -78,6 +88,9 @@ class Front:
     outbound: deque[bytes]
     alive: bool = True
     stopped: bool = False  # it does nothing for a while
+    linked: bool = True  # it has a leader
+    term: int = 1  # of the leader that it has, or had
+    principals: dict[str, Any] = field(default_factory=dict)  # of the policy in force there
 
 
 class FrontClient(Client):
@@ -130,9 +143,14 @@ class FrontedWorld:
         self.journal = ListedJournal(proves=self.proves)
         self.rates = ConnectRates(self.limits)
         self.made = 0
+        self.term = 1
+        self.recent = self._recent()  # of the leader
+        self.deposed: list[tuple[FrontOrders, RecentEntries, int]] = []  # former leaders that do not know it yet
+        self.entries: list[bytes] = []  # the log of the cluster
         self.policies: dict[int, dict[str, Any]] = {}  # by their number
         self.fronts: list[Front] = []
         self._begin(START)
+        self.fronts[:] = [self.add_front() for _ in range(self.count)]
 
     def _begin(self, position: Position) -> None:
         self.block: Block | None = None
@@ -140,7 +158,6 @@ class FrontedWorld:
         self.orders = FrontOrders(self.leader.broker, position, lambda: self.leader.now_s, self._denial)
         if self.count:
             self.group.fronted = self.orders
-        self.fronts[:] = [self.add_front() for _ in range(self.count)]
 
     def _denial(self, principal: str) -> ProtocolError | None:
         admitted = self.rates.admits_principal(principal, self.leader.now_s)
@@ -157,11 +174,13 @@ class FrontedWorld:
         outbound: deque[bytes] = deque()
         begun = self.orders.position
         name = self.made.to_bytes(8, "big")
-        ordered = self.orders.begin(name, inbound.append)
+        ordered = self.orders.begin(name, inbound.append, lasting=self.proves)
         world = self._recovered()
         replica = Replica(world.broker, name, self._end(), begun, outbound.append, lambda: (world.now_s, world.wall_us))
         replica.epoch = self.orders.epoch
-        return Front(world, replica, ordered, inbound, outbound)
+        front = Front(world, replica, ordered, inbound, outbound)
+        front.term, front.principals = self.term, self.principals
+        return front
 
     def _end(self) -> Position:
         return self.journal.blocks[-1].after if self.journal.blocks else START
@@ -178,13 +197,77 @@ class FrontedWorld:
 
     def restart(self, *, written: bool) -> None:
         """End the process and all fronts; start again. A block that was being written is on the disk, or is not."""
-        if self.block is not None and written:
-            self.journal.write(self.block)
         for front in self.fronts:
             front.alive = False
+        self._restart(written)
+        self.fronts[:] = [self.add_front() for _ in range(self.count)]
+
+    def _restart(self, written: bool) -> None:
+        if self.block is not None and written:
+            self._write(self.block)
         self.leader = self._recovered()
         self.journal.encoder = Encoder(self._end(), SYNC)
         self._begin(self._end())
+
+    def _write(self, block: Block) -> None:
+        """Store a block, and log it."""
+        self.journal.write(block)
+        if block.data or block.origins:
+            kind, payload = (BLOCK, block.data[:-SYNC_BYTES]) if block.data else (PROOF, b"")
+            index = len(self.entries) + 2  # after the genesis
+            entry = Entry(kind, False, block.before, block.after, SYNC, payload, index, self.term, block.origins)
+            self.entries.append(entry.encode())
+            self.recent.take(entry)
+
+    def read(self, first: int, _bytes_max: int) -> list[bytes]:
+        """Return entries of the log, as a `Log` does."""
+        if first < 2:
+            raise LogTrimmedError(2)
+        return self.entries[first - 2 : first + 3]
+
+    def fail_over(self, *, written: bool) -> None:
+        """Lose the leader, and have another one lead that has read the log. The fronts keep their clients until `find_leader`."""
+        for front in self.fronts:
+            front.inbound.clear()
+            front.outbound.clear()
+            front.linked = False
+            front.replica.lose()
+        self.deposed.append((self.orders, self.recent, self.term))
+        self.term += 1
+        self._restart(written)
+        self.recent = self._recent()
+        self.recent.read_back(cast("Log", self), len(self.entries) + 2)
+
+    def _recent(self) -> RecentEntries:
+        return RecentEntries(KEPT_S, monotonic=lambda: self.leader.now_s)
+
+    def has_ended(self, front: Front) -> bool:
+        """Return True if the log has the end of a front."""
+        origins = [origin for data in self.entries for origin in read_origins(read_entry(data).origins)]
+        return any(origin.front == front.ordered.id and origin.done == ENDED for origin in origins)
+
+    def find_leader(self, front: Front) -> str:
+        """Have a front go on with the leader; return why it cannot, empty if it does."""
+        state = front.replica.state(front.term)
+        if state is None or front.principals != self.principals:
+            return "it has not served yet, or other files are in force"
+        told = json.loads(self._frame(state.encoded()).body)
+        for orders, recent, term in self.deposed:
+            if term > front.term:
+                continue
+            with contextlib.suppress(FrontLinkError):
+                resume(orders, recent, term, read_resumption(told), front.inbound.append)
+                raise AssertionError("a front goes on with a leader of a lower term")
+        try:
+            ordered, frames = resume(self.orders, self.recent, self.term, read_resumption(told), front.inbound.append)
+        except FrontLinkError as error:
+            return str(error)
+        front.inbound.clear()  # both are lost with the link
+        front.outbound.clear()
+        front.replica.find_leader(self.orders.position, self.orders.epoch, front.outbound.append)
+        front.inbound.extend(frames)
+        front.ordered, front.linked, front.term = ordered, True, self.term
+        return ""
 
     def reload(self, **principals: Any) -> None:
         """Have another policy come into force: here now, and at each front when its frame arrives, as `Fronts.swap` does."""
@@ -193,12 +276,14 @@ class FrontedWorld:
         self.policies[self.orders.epoch] = principals
         self.leader.broker.replace_policy(policy(**principals), self.leader.wall_us)
         for front in self.fronts:
-            front.inbound.append(wire.frame(wire.REPORT, b"%d" % self.orders.epoch))
+            if front.linked:
+                front.inbound.append(wire.frame(wire.REPORT, b"%d" % self.orders.epoch))
 
     def _swap(self, front: Front, epoch: int) -> None:
         """Do what the process of a front does; of two reloads the files of the later one are read."""
         front.replica.flush()
         front.replica.epoch = epoch
+        front.principals = self.policies[epoch]
         front.world.broker.replace_policy(policy(**self.policies[epoch]), front.world.wall_us)
 
     def client(self, at: int = 0, principal: str = "anna", **headers: str) -> FrontClient:
@@ -222,12 +307,15 @@ class FrontedWorld:
 
     def to_leader(self, front: Front) -> bool:
         """Have the next frame of a front arrive."""
-        if not front.alive or front.stopped:
+        if not front.alive or front.stopped or not front.linked:
             return False
         front.replica.flush()
         if not front.outbound:
             return False
         frame = self._frame(front.outbound.popleft())
+        if frame.type == wire.REPORT:
+            self.orders.begin_again(front.ordered, *json.loads(frame.body)["again"])
+            return True
         assert frame.type == wire.OPS
         self.orders.receive(front.ordered, frame.body, self.leader.wall_us)
         return True
@@ -237,7 +325,9 @@ class FrontedWorld:
         if not front.inbound or not front.alive or front.stopped:
             return False
         frame = self._frame(front.inbound.popleft())
-        if frame.type == wire.REPORT:
+        if frame.type == wire.REPORT and frame.body.startswith(b"{"):
+            front.replica.hand_over_again()
+        elif frame.type == wire.REPORT:
             self._swap(front, int(frame.body))
         else:
             front.replica.receive(frame)
@@ -263,7 +353,7 @@ class FrontedWorld:
             self.group.refused(self.leader.now_s)
             self.pass_time(REFUSED_DELAY_S)
         else:
-            self.journal.write(block)
+            self._write(block)
             self.group.written()
         self.leader.broker.scan()
         return True
@@ -283,7 +373,8 @@ class FrontedWorld:
         """End a front without warning, and begin another in its place."""
         front = self.fronts[at]
         front.alive = False
-        self.orders.end(front.ordered)
+        if front.linked:
+            self.orders.end(front.ordered)
         self.fronts[at] = self.add_front()
 
     def cut(self, at: int) -> Front:

@@ -1,4 +1,4 @@
-"""The newest entries of a log, and how far they settle the operations of fronts."""
+"""The newest entries of a log, and the fronts that it has ended."""
 
 import pytest
 
@@ -35,12 +35,12 @@ def test_a_log_keeps_origins_and_each_member_knows_them() -> None:
     block = leader.block()
     block.origins = origins(one=3)
     leader.logged.write(block)
-    leader.logged.write(proof(leader, other=2))
+    leader.logged.write(proof(leader, other=ENDED))
     leader.logged.write(leader.block())
     leader.logged.write(leader.logged.encode([]))
     assert [read_entry(log.entries[index]).origins for index in sorted(log.entries)[-3:]] == [
         origins(one=3),
-        origins(other=2),
+        origins(other=ENDED),
         b"",
     ]
     follower.follow()
@@ -48,10 +48,10 @@ def test_a_log_keeps_origins_and_each_member_knows_them() -> None:
     restarted.read_back(log, leader.place.index + 1)
     for recent in (leader.logged.recent, follower.logged.recent, restarted):
         assert recent is not None
-        assert (recent.done(ONE), recent.done(OTHER), recent.done(b"unknown!")) == (3, 2, 0)
+        assert (recent.ended(ONE), recent.ended(OTHER)) == (False, True)
         found = recent.between(block.before, leader.place.position)
         assert found is not None
-        assert [entry.origins for entry in found] == [origins(one=3), origins(other=2), b""]
+        assert [entry.origins for entry in found] == [origins(one=3), origins(other=ENDED), b""]
         assert recent.between(leader.place.position, leader.place.position) == []
         found = recent.between(block.before, block.after)
         assert found is not None
@@ -60,46 +60,46 @@ def test_a_log_keeps_origins_and_each_member_knows_them() -> None:
 
 
 def test_old_entries_and_origins_are_forgotten() -> None:
-    """Entries go with their age and by their size, and numbers with their age alone."""
+    """Entries go with their age and by their size, and the end of a front with its age alone."""
     log = begun()
     leader = Site(log, "a").lead()
     start = leader.place.position
     now_s = 0.0
-    recent = leader.logged.recent = RecentEntries(60, 2000, lambda: now_s)
-    leader.logged.write(proof(leader, one=7))
+    recent = leader.logged.recent = RecentEntries(60, 10, 2000, lambda: now_s)
+    leader.logged.write(proof(leader, one=ENDED))
     for _ in range(5):
         leader.logged.write(leader.block(bytes(300)))
     assert recent.between(start, leader.place.position) is None
-    assert recent.done(ONE) == 7
+    assert recent.ended(ONE)
     now_s = 59.0
     before = leader.place.position
-    leader.logged.write(proof(leader, one=ENDED, other=1))
+    leader.logged.write(proof(leader, one=2, other=ENDED))
     now_s = 61.0
     leader.logged.write(leader.block())
-    assert (recent.done(ONE), recent.done(OTHER)) == (ENDED, 1)
+    assert (recent.ended(ONE), recent.ended(OTHER)) == (False, True)
     found = recent.between(before, leader.place.position)
     assert found is not None
     assert len(found) == 2
     now_s = 120.0
     leader.logged.write(leader.block())
-    assert (recent.done(ONE), recent.done(OTHER)) == (0, 0)
+    assert not recent.ended(OTHER)
     leader.files()
 
 
 def test_a_log_that_was_trimmed_is_read_from_its_oldest_entry() -> None:
-    """What was forgotten leaves no gap among the entries that are kept. An entry that is none is reported."""
+    """Forgotten entries leave no gap among the entries that are kept. An entry that is none is reported."""
     log = begun()
     leader = Site(log, "a").lead()
     start = leader.place.position
     for number in range(3):
-        leader.logged.write(proof(leader, one=number + 1))
+        leader.logged.write(proof(leader, one=number + 1 if number < 2 else ENDED))
         leader.logged.write(leader.block())
     recent = RecentEntries(60)
     recent.take(Entry(PROOF, False, start, start, SYNC[:SYNC_BYTES], b"", origins=origins(other=1)))
     log.trim(4)
     middle = read_entry(log.entries[5]).before
     recent.read_back(log, leader.place.index + 1)
-    assert (recent.done(ONE), recent.done(OTHER)) == (3, 1)
+    assert (recent.ended(ONE), recent.ended(OTHER)) == (True, False)
     assert recent.between(start, leader.place.position) is None
     assert recent.between(middle, leader.place.position)
     log.entries[6] = b"none"
