@@ -11,6 +11,8 @@ from maxam.setting_values import MistakeError, bounded, shown
 LINKED_BODY_BYTES_MAX: Final = 67_108_864  # half of the largest entry of a link
 _NAME: Final = re.compile(r"[a-z0-9-]{1,32}")
 _HOST: Final = re.compile(r"[A-Za-z0-9.:_-]{1,255}")
+_HOLD_S: Final = 10.0  # without `cut_off_s`
+_HOLD_S_MAX: Final = 15.0  # a reload waits for as long after the loss of a front, and its answer is waited for 20 s
 _CUT_OFFS_KEPT: Final = 4  # a member that comes back reads what its clients may have sent within the time of a cut off
 
 
@@ -76,6 +78,11 @@ class ClusterSettings:
     def own_host(self) -> str:
         """Where others reach this member."""
         return self.host or self.own_name
+
+    @property
+    def hold_s(self) -> float:
+        """For how long a front on another machine keeps its clients without a leader, seconds."""
+        return min(self.cut_off_s or _HOLD_S, _HOLD_S_MAX)
 
 
 def link_address(text: str) -> tuple[str, int] | None:

@@ -372,7 +372,9 @@ class Broker:
         """Make queues of subscriptions again that `follow` has filled, a part of them."""
         self._following.tidy()
 
-    def recovered(self, now_s: float, revision: int, accepted_at_us: int = 0, floor: int = 0) -> None:
+    def recovered(
+        self, now_s: float, revision: int, accepted_at_us: int = 0, floor: int = 0, wills_s: float | None = None
+    ) -> None:
         """Make ready for clients after the last record of a recovery: all sessions count as detached from now on.
 
         Args:
@@ -380,8 +382,9 @@ class Broker:
             revision: Of the newest stored change; a snapshot leaves out deletes that no subscription needs, even the newest.
             accepted_at_us: Of that change, microseconds since the epoch; 0 if that of the newest record replayed will do.
             floor: Revision above which all deletes are known from the records.
+            wills_s: From when on the delays of last wills count, monotonic seconds. None for `now_s`.
         """
-        self._recovery.finish(now_s, revision)
+        self._recovery.finish(now_s, revision, now_s if wills_s is None else wills_s)
         self.counters.conflated = 0
         self._log.accepted_at_us = max(self._log.accepted_at_us, accepted_at_us)
         self.store.raise_floor(floor)

@@ -96,13 +96,13 @@ class Recovery:
             if session is not None and record.target is None:
                 self._table.end(session)
 
-    def finish(self, now_s: float, revision: int) -> None:
-        """Make ready for clients after the last record: `revision` is that of the newest stored change."""
+    def finish(self, now_s: float, revision: int, wills_s: float) -> None:
+        """Make ready for clients after the last record: `revision` is that of the newest stored change. `wills_s` arms wills."""
         self._log.head_revision = self._log.committed_revision = revision
         self._routing.recovering = False
         self._table.backfills.run(self._store)
         self._table.restored(now_s)
-        self._wills.restored(now_s)
+        self._wills.restored(wills_s)
         self._store.sort()
 
     def _note_before(self, change: Change) -> None:

@@ -137,6 +137,11 @@ class LoggedJournal:
         return True
 
     @property
+    def hold_s(self) -> float:
+        """For how long fronts on other machines may keep their clients until they find this leader, seconds."""
+        return 0.0 if self.recent is None else self.recent.hold_s
+
+    @property
     def term(self) -> int:
         """The term of this leader."""
         return self._term

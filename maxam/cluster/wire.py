@@ -17,7 +17,7 @@ on which nothing arrives for `SILENCE_S` seconds ends.
 | 8 EXPEL | to a front | JSON: a session that another connection claims |
 | 18 SOURCES | to a front | what is in force, or comes into force (`gateway/front_sources`) |
 | 19 SOURCED | front | JSON: the epoch that is ready or in force |
-| 20 REPORT | front | JSON: connections that began or ended, counters |
+| 20 REPORT | front | JSON: connections that began or ended, counters, its state if it goes on with another leader |
 | 21 ASK | to a front | JSON: a question of an operator, with its number |
 | 21 ASK | front | JSON: the hash of a ticket that a client shows, its client-id and origin, with a number |
 | 22 ANSWER | front | JSON: the answer to that number |
@@ -64,6 +64,7 @@ ANSWER: Final = 22
 FEED: Final = 1  # wishes of HELLO
 COPY: Final = 2
 FRONT: Final = 3
+RESUME: Final = 4  # a front of the former leader of the cluster
 
 # codes of REFUSED
 GONE: Final = "gone"  # the archive begins after the position: copy
@@ -116,7 +117,7 @@ class Hello:
     """The first message of the gateway that connects.
 
     Attributes:
-        wish: FEED, COPY or FRONT.
+        wish: FEED, COPY, FRONT or RESUME.
         name: Name of the gateway, for people.
         software: Its version.
         incarnation: Of its journal; empty for none.
@@ -271,7 +272,7 @@ def read_hello(body: bytes) -> Hello:
     if version != VERSION:
         raise WireError(f"version {version} of the link: this release has version {VERSION}. Install the same on both")
     wish = fields.number(1)
-    if wish not in {FEED, COPY, FRONT}:
+    if wish not in {FEED, COPY, FRONT, RESUME}:
         raise WireError(f"the wish {wish} is unknown: install the same release on both")
     hello = Hello(wish, fields.text(), fields.text(), fields.text(), fields.position(), fields.text())
     fields.end()

@@ -45,7 +45,7 @@ class Answers:
             staleness: Of its subscriptions.
             committed: Waits until all is committed that the front has appended.
         """
-        self._slot: Final = slot
+        self.slot = slot
         self._broker: Final = broker
         self._connections: Final = connections
         self._clients: Final = clients
@@ -74,7 +74,7 @@ class Answers:
             if client in self._connections:
                 row = connection_row(client, self._rates.of(number), trio.current_time())
                 if is_found(row, asked["find"]):
-                    rows.append({"front": self._slot, **row})
+                    rows.append({"front": self.slot, **row})
             if len(rows) == asked["most"]:
                 break
             if looked_at % _SLICE == 0:

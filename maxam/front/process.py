@@ -2,10 +2,11 @@
 
 import gc
 import json
+import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import trio
@@ -13,7 +14,7 @@ import trio
 from maxam.broker.broker import Broker
 from maxam.cluster import wire
 from maxam.config import Limits, Settings
-from maxam.errors import ProtocolError
+from maxam.errors import ProtocolError, first_error
 from maxam.front.answers import Answers
 from maxam.front.figures import FigureReader
 from maxam.front.loop import FrontLoop
@@ -30,8 +31,9 @@ from maxam.gateway.front_sources import read_sources
 from maxam.gateway.holdings import Holdings
 from maxam.gateway.holdings_watch import HoldingsWatch
 from maxam.gateway.loaded_config import CERTIFICATE, SCHEMAS, Content, LoadedConfig, take_contents
-from maxam.gateway.log import log_bug
+from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.rates import Rates
+from maxam.gateway.resuming import Resumption
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import Staleness
 from maxam.gateway.transport import Transport, opening_number
@@ -50,12 +52,31 @@ _ASKED_MAX: Final = 1000  # questions that wait
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A link to the next leader, which has taken this front.
+
+    Attributes:
+        link: To it.
+        facts: As of its SOURCES.
+        position: Its own when it took this front.
+        asked_s: When it was asked, in seconds of the event loop.
+    """
+
+    link: FrontLink
+    facts: dict[str, Any]
+    position: Position
+    asked_s: float
+
+
+@final
 class FrontProcess:
     """A front that has read the journal.
 
     Attributes:
         loaded: The configuration in force.
         listening: Opens the listener of a front on another machine, once the front serves. None if its gateway accepts its clients.
+        find_leader: Links a front on another machine with the next leader, to which its state is sent. None on this machine.
     """
 
     def __init__(
@@ -68,6 +89,9 @@ class FrontProcess:
         taking: socket.socket | None,
         replica: Replica,
         clock: WallClock,
+        *,
+        term: int = 0,
+        hold_s: float = 0.0,
     ) -> None:
         """Make it.
 
@@ -80,13 +104,19 @@ class FrontProcess:
             taking: Hands over connections that the gateway accepts. None on another machine.
             replica: Has read the journal.
             clock: The time.
+            term: Of the leader that this front is linked with. 0 without a cluster.
+            hold_s: For which clients are kept without a leader.
         """
         self.loaded = loaded
         self.listening: Callable[[], socket.socket] | None = None
+        self.find_leader: Callable[[Resumption], Awaitable[Resumed]] | None = None
+        self._term = term
+        self._hold_s = hold_s
+        self._linked = True
         self._slot: Final = slot
         self._own: Content | None = None  # the certificate of a front on another machine
         self._settings: Final = settings
-        self._link: Final = link
+        self._link = link
         self._taking: Final = taking
         self._opened: Final = trio.Event()
         self._replica: Final = replica
@@ -138,17 +168,16 @@ class FrontProcess:
         self._answers: Final = Answers(
             slot, self._broker, self._connections, self._clients, self._rates, staleness, self._committed
         )
-        self._asked: trio.MemorySendChannel[dict[str, Any]]
+        self._asked: trio.MemorySendChannel[tuple[FrontLink, dict[str, Any]]]
         self._prepared: LoadedConfig | None = None
-        self._settling: trio.MemorySendChannel[tuple[int, LoadedConfig]]
-        self._reading: trio.MemorySendChannel[tuple[int, Mapping[str, Content]]]
+        self._settling: trio.MemorySendChannel[tuple[FrontLink, int, LoadedConfig]]
+        self._reading: trio.MemorySendChannel[tuple[FrontLink, int, Mapping[str, Content]]]
         self._ready = False
         self._taken = 0  # connections that were handed over
         self._stopping = trio.Event()
         self._shutdown = SHUTDOWN
-        self._heard_s = (
-            trio.current_time()
-        )  # when the last frames came; on another machine, of the newest BEAT that came back
+        # When the last frames came; on another machine, when the newest BEAT was sent that came back.
+        self._heard_s = self._arrived_s = trio.current_time()
 
     async def run(self) -> None:
         """Serve until the gateway ends or stops.
@@ -156,9 +185,9 @@ class FrontProcess:
         Raises:
             MaxamError: The front must end. May be in a group.
         """
-        self._settling, settle = trio.open_memory_channel[tuple[int, LoadedConfig]](100)
-        self._reading, read = trio.open_memory_channel[tuple[int, Mapping[str, Content]]](100)
-        self._asked, asked = trio.open_memory_channel[dict[str, Any]](_ASKED_MAX)
+        self._settling, settle = trio.open_memory_channel[tuple[FrontLink, int, LoadedConfig]](100)
+        self._reading, read = trio.open_memory_channel[tuple[FrontLink, int, Mapping[str, Content]]](100)
+        self._asked, asked = trio.open_memory_channel[tuple[FrontLink, dict[str, Any]]](_ASKED_MAX)
         async with trio.open_nursery() as lasting:
             lasting.start_soon(self._answer, asked)
             lasting.start_soon(self._holdings_watch.run)
@@ -179,7 +208,7 @@ class FrontProcess:
             if self._web is not None:
                 lasting.start_soon(keep_alive, self._clients.web_sockets)
             async with trio.open_nursery() as clients:
-                lasting.start_soon(self._link.run, self._receive)
+                lasting.start_soon(self._run_link)
                 if self._taking is not None:
                     lasting.start_soon(self._take, clients, self._taking)
                 elif self.listening is not None:
@@ -218,12 +247,60 @@ class FrontProcess:
         """Begin to end, as if the gateway stopped."""
         self._stopping.set()
 
+    async def _run_link(self) -> None:
+        """Act on what the gateway sends. When the link ends, go on with the next leader.
+
+        Raises:
+            MaxamError: The front must end. May be in a group.
+        """
+        while True:
+            reason = ""
+            try:
+                await self._link.run(self._receive)
+            except* FrontLinkError as group:
+                reason = str(first_error(group))
+            await self._go_on(reason)
+
+    async def _go_on(self, reason: str) -> None:
+        """Keep the clients until the next leader takes this front. Raises FrontLinkError if none does in time."""
+        self._require_lease(trio.current_time())
+        find, state = self.find_leader, self._replica.state(self._term)
+        if find is None or not self._hold_s or state is None:
+            raise FrontLinkError(reason)
+        self._replica.lose()
+        self._linked = False
+        log_event(logging.WARNING, "front-holds", term=self._term, error=reason)
+        with trio.move_on_after(self._hold_s):
+            self._take_leader(await find(state))
+            return
+        raise FrontLinkError(reason)
+
+    def _take_leader(self, resumed: Resumed) -> None:
+        """Go on with the next leader."""
+        facts = resumed.facts
+        self._heard_s, self._arrived_s = resumed.asked_s, trio.current_time()
+        self._term, self._hold_s, self._answers.slot = int(facts["term"]), float(facts["hold_s"]), int(facts["slot"])
+        self._link, self._linked, self._prepared = resumed.link, True, None
+        self._broker.memory_low = bool(facts["memory_low"])
+        self._replica.find_leader(resumed.position, int(facts["epoch"]), self._link.send)
+        for connection in self._connections:
+            peer = connection.peer
+            if peer is not None and peer.connection is not None and not peer.finished:
+                self._reports.connected(peer.principal, peer.client_id, connection.address, self._heard_s)
+        self._ready = False
+        self._note_ready()
+        log_event(logging.INFO, "front-resumed", term=self._term)
+
     async def _keep_lease(self) -> None:
         """Send signs of life to a gateway on another machine, and end with the lease that they give."""
         sent_s = 0.0
         while True:
             now_s = trio.current_time()
             self._require_lease(now_s)
+            if self._replica.full:
+                raise FrontLinkError("too many operations wait for the next leader")
+            if self._linked and now_s - self._arrived_s > wire.FRONT_SILENCE_S:
+                self._link.end(f"the gateway was silent for {wire.FRONT_SILENCE_S:g} s")
             if now_s >= sent_s + wire.BEAT_S:
                 sent_s = now_s
                 self._link.send(wire.encode_beat(wire.Beat(self._replica.position, int(now_s * 1e6))))
@@ -234,13 +311,15 @@ class FrontProcess:
 
         The lease counts from the sending of the newest BEAT that came back.
         """
-        if now_s - self._heard_s > wire.FRONT_SILENCE_S:
-            raise FrontLinkError(f"the gateway was silent for {wire.FRONT_SILENCE_S:g} s")
+        lease_s = max(wire.FRONT_SILENCE_S, self._hold_s)
+        if now_s - self._heard_s > lease_s:
+            raise FrontLinkError(f"no gateway has answered for {lease_s:g} s")
 
     def _receive(self, frames: list[wire.Frame]) -> None:
         if self._taking is not None:
             self._heard_s = trio.current_time()
         else:
+            self._arrived_s = trio.current_time()
             for frame in frames:
                 if frame.type == wire.BEAT:
                     self._heard_s = max(self._heard_s, wire.read_beat(frame.body).at_us / 1e6)
@@ -253,10 +332,10 @@ class FrontProcess:
                 self._hear(json.loads(frame.body))
             elif frame.type == wire.SOURCES:
                 facts, contents = read_sources(frame.body)
-                self._reading.send_nowait((int(facts["epoch"]), contents))
+                self._reading.send_nowait((self._link, int(facts["epoch"]), contents))
             elif frame.type == wire.ASK:
                 with suppress(trio.WouldBlock):  # the gateway waits for a second
-                    self._asked.send_nowait(json.loads(frame.body))
+                    self._asked.send_nowait((self._link, json.loads(frame.body)))
             elif frame.type == wire.ANSWER and self._web is not None:
                 self._web.answered(frame.body)
             elif frame.type == wire.EXPEL and frame.body.startswith(b'{"all"'):
@@ -272,6 +351,8 @@ class FrontProcess:
     def _hear(self, told: dict[str, Any]) -> None:
         if "memory_low" in told:
             self._broker.memory_low = bool(told["memory_low"])
+        if "resumed" in told:
+            self._replica.hand_over_again()
         if "now" in told:
             self._swap(int(told["now"]), bool(told["schemas"]))
 
@@ -325,21 +406,21 @@ class FrontProcess:
             self._send_report(await self._figures.read())
 
     def _send_report(self, figures: dict[str, Any] | None = None) -> None:
-        told = self._reports.take(figures)
+        told = self._reports.take(figures) if self._linked else None  # else it waits for the next leader
         if told is not None:
             self._link.send(wire.frame(wire.REPORT, told))
 
     # Questions of operators.
 
-    async def _answer(self, asked: trio.MemoryReceiveChannel[dict[str, Any]]) -> None:
-        async for question in asked:
+    async def _answer(self, asked: trio.MemoryReceiveChannel[tuple[FrontLink, dict[str, Any]]]) -> None:
+        async for link, question in asked:
             try:
                 answer = await self._answers.answer(question)
             except Exception as error:  # noqa: BLE001  # a bug met by one question must not end the clients
                 log_bug("internal-error", error, action=f"the question {question['what']} of an operator has no answer")
                 continue
             told = {"ask": question["ask"], "answer": answer}
-            self._link.send(wire.frame(wire.ANSWER, json.dumps(told).encode()))
+            link.send(wire.frame(wire.ANSWER, json.dumps(told).encode()))
 
     async def _committed(self) -> None:
         """Wait until all is committed that was appended so far."""
@@ -350,11 +431,11 @@ class FrontProcess:
 
     # Reload.
 
-    async def _read(self, read: trio.MemoryReceiveChannel[tuple[int, Mapping[str, Content]]]) -> None:
-        async for epoch, contents in read:
+    async def _read(self, read: trio.MemoryReceiveChannel[tuple[FrontLink, int, Mapping[str, Content]]]) -> None:
+        async for link, epoch, contents in read:
             prepared = await trio.to_thread.run_sync(take_contents, self._settings, contents, self.loaded)
             self._prepared = self._with_own(prepared)
-            self._send_sourced(epoch, 0)
+            _send_sourced(link, epoch, 0)
 
     def renew(self, own: Content) -> None:
         """Take another certificate for clients. Raises ConfigurationError."""
@@ -383,15 +464,16 @@ class FrontProcess:
             self._broker.replace_policy(after.policy, self._clock.now_us())
         if after.registry is not before.registry:
             self._broker.replace_registry(after.registry)
-        self._settling.send_nowait((epoch, before))
+        self._settling.send_nowait((self._link, epoch, before))
 
-    async def _settle(self, settle: trio.MemoryReceiveChannel[tuple[int, LoadedConfig]]) -> None:
-        async for epoch, before in settle:
+    async def _settle(self, settle: trio.MemoryReceiveChannel[tuple[FrontLink, int, LoadedConfig]]) -> None:
+        async for link, epoch, before in settle:
             await self._access.settle(before)
-            self._send_sourced(epoch, epoch)
+            _send_sourced(link, epoch, epoch)
 
-    def _send_sourced(self, read: int, settled: int) -> None:
-        self._link.send(wire.frame(wire.SOURCED, json.dumps({"read": read, "settled": settled}).encode()))
+
+def _send_sourced(link: FrontLink, read: int, settled: int) -> None:
+    link.send(wire.frame(wire.SOURCED, json.dumps({"read": read, "settled": settled}).encode()))
 
 
 def _share(limits: Limits, count: int) -> Limits:

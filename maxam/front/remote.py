@@ -1,9 +1,11 @@
 """A front on another machine than its gateway: `maxam-gateway` with `[front]`.
 
 Theory of operation. The front copies the journal of the gateway, and reads it into a replica. It gets the configuration in force and
-all further entries over its link, and what is between the copy and these over a feed. Then it listens. A front that loses its link
-ends the connections of its clients, and begins again with the next gateway that serves it. So a SEND without a RECEIPT has an unknown
-outcome, as after any lost connection, and none is sent twice.
+all further entries over its link, and what is between the copy and these over a feed. Then it listens.
+
+A front of a cluster that loses its link keeps its clients, and searches for the next leader (`gateway/resuming`). Without a cluster, or
+if no leader takes it in time, it ends the connections of its clients. Then it begins again with the next gateway that serves it. A
+SEND without a RECEIPT has an unknown outcome then, as after any lost connection, and none is sent twice.
 
 The gateway lets other files come into force when a front that was cut off serves no longer. So a front serves by a lease: see
 `FrontProcess`.
@@ -18,6 +20,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -29,12 +32,13 @@ from maxam.broker.broker import Broker
 from maxam.cluster import wire
 from maxam.cluster.copying import COPIED, take_copy
 from maxam.cluster.entry import BLOCK, EntryError, read_entry
+from maxam.cluster.feed import FeedRefusedError
 from maxam.cluster.follower import read_answer, refusal
 from maxam.cluster.link import Link, LinkLostError, connect
 from maxam.config import FrontsSettings, ListenerSettings, Settings
 from maxam.errors import ConfigurationError, MaxamError, first_error
 from maxam.files import stamp_file
-from maxam.front.process import COLLECT_THRESHOLDS, FrontProcess, recover, with_chain
+from maxam.front.process import COLLECT_THRESHOLDS, FrontProcess, Resumed, recover, with_chain
 from maxam.front.replica import Replica
 from maxam.gateway.clock import WallClock
 from maxam.gateway.front_link import UNSENT_BYTES_MAX, FrontLink
@@ -44,6 +48,7 @@ from maxam.gateway.listener import address_text, listen
 from maxam.gateway.loaded_config import CERTIFICATE, LoadedConfig, read_credentials, take_contents
 from maxam.gateway.log import log_event
 from maxam.gateway.notify import keep_watchdog, notify
+from maxam.gateway.resuming import Resumption
 from maxam.journal.decoding import Decoder
 from maxam.journal.disk import OsDisk
 from maxam.journal.encoding import START, Position
@@ -53,6 +58,7 @@ from maxam.link_config import FrontSettings, LinkSettings, link_address
 _PAUSE_S_MIN: Final = 0.5  # between two attempts at all gateways, doubled each time
 _PAUSE_S_MAX: Final = 5.0
 _ANSWER_S: Final = 30.0  # for a gateway to send what a front asked for
+_LEADER_S: Final = 0.3  # between two searches for the next leader
 _FILES_S: Final = 10.0  # between two checks for another certificate
 
 
@@ -99,6 +105,7 @@ class RemoteFront:
         self._credentials: Final = LinkCredentials(settings.tls, settings.link or LinkSettings(), lambda: self._own)
         self._port = settings.listener.port
         self._process: FrontProcess | None = None
+        self._denied: Callable[[], str] = _not_denied
         self._stopping = False
         self._said_ready = False
         self._look = trio.Event()  # at the files
@@ -160,18 +167,57 @@ class RemoteFront:
             lambda: (trio.current_time(), clock.now_us()),
         )
         process = FrontProcess(
-            settings, begun.loaded, int(facts["slot"]), int(facts["epoch"]), link, None, replica, clock
+            settings,
+            begun.loaded,
+            int(facts["slot"]),
+            int(facts["epoch"]),
+            link,
+            None,
+            replica,
+            clock,
+            term=int(facts["term"]),
+            hold_s=float(facts["hold_s"]),
         )
         process.listening = self._listen
-        self._process = process
+        process.find_leader = partial(self._find_leader, process, settings)
+        self._process, self._denied = process, begun.denied
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_judge, begun.denied)
+                nursery.start_soon(self._judge)
                 await process.run()
                 nursery.cancel_scope.cancel()
         finally:
             self._process = None
             begun.link.close()
+
+    async def _find_leader(self, process: FrontProcess, settings: Settings, state: Resumption) -> Resumed:
+        """Link with the next leader. Raises MaxamError if it does not take this front."""
+        self._denied = _not_denied
+        while True:
+            for host, port in self._addresses:
+                asked_s = trio.current_time()
+                try:
+                    link, (reader, received), facts, position = await trio.to_thread.run_sync(
+                        self._resume, host, port, process, settings, state, abandon_on_cancel=True
+                    )
+                except FeedRefusedError as error:
+                    if error.reason == wire.GONE:
+                        raise
+                except (LinkLostError, wire.WireError):
+                    continue
+                else:
+                    self._denied = link.denied
+                    over = FrontLink(link.tls, UNSENT_BYTES_MAX, reader, received)
+                    return Resumed(over, facts, position, asked_s)
+            await trio.sleep(_LEADER_S * random.uniform(0.5, 1.0))  # noqa: S311  # so that fronts do not come together
+
+    async def _judge(self) -> None:
+        """Watch the gateway's certificate. Raises LinkLostError if it is not valid any longer."""
+        while True:
+            problem = await trio.to_thread.run_sync(self._denied)
+            if problem:
+                raise LinkLostError(problem)
+            await trio.sleep(wire.BEAT_S)
 
     def _listen(self) -> socket.socket:
         """Open the listener, at the same port each time; raises ConfigurationError."""
@@ -255,6 +301,31 @@ class RemoteFront:
             link.close()
             raise
 
+    def _resume(
+        self, host: str, port: int, process: FrontProcess, settings: Settings, state: Resumption
+    ) -> tuple[Link, tuple[wire.FrameReader, list[wire.Frame]], dict[str, Any], Position]:
+        """Have a leader take this front as it is; return the link, what was read from it, and facts and position of the leader.
+
+        Raises:
+            MaxamError: It does not.
+        """
+        link, welcome = self._link(host, port, wire.RESUME, state.position, "", state.encoded())
+        try:
+            facts, contents = read_sources(_expect(link, wire.SOURCES))
+            loaded = process.loaded.contents
+            problem = ""
+            if settings_at_front(self._settings, facts, contents) != settings:
+                problem = "the next leader has other settings"
+            elif any(content.digest() != loaded[item].digest() for item, content in contents.items()):
+                problem = "other files are in force at the next leader"
+            elif int(facts["term"]) <= state.term:
+                problem = "the term of the next leader is not higher"
+            _require_alike(problem)
+            return link, link.hand_over(), facts, welcome.position
+        except BaseException:
+            link.close()
+            raise
+
     def _copy(self, host: str, port: int) -> None:
         """Copy the journal of a gateway that serves into the folder."""
         Path(self._folder).parent.mkdir(parents=True, exist_ok=True)
@@ -301,11 +372,16 @@ class RemoteFront:
             link.close()
         return position
 
-    def _link(self, host: str, port: int, wish: int, position: Position, incarnation: str) -> tuple[Link, wire.Welcome]:
+    def _link(
+        self, host: str, port: int, wish: int, position: Position, incarnation: str, state: bytes = b""
+    ) -> tuple[Link, wire.Welcome]:
         link = connect(host, port, self._credentials.client(), lambda: position, lambda: "", _loop_us)
         try:
             link.denied = self._credentials.denial_of(link.tls)
             link.send(wire.encode_hello(wire.Hello(wish, socket.gethostname(), __version__, incarnation, position)))
+            if state:
+                _expect(link, wire.REPORT)
+                link.send(state)
             return link, read_answer(link)
         except BaseException:
             link.close()
@@ -327,13 +403,14 @@ def _loop_us() -> int:
     return int(trio.from_thread.run_sync(trio.current_time) * 1e6)
 
 
-async def _judge(denied: Callable[[], str]) -> None:
-    """Watch the gateway's certificate. Raises LinkLostError if it is not valid any longer."""
-    while True:
-        problem = await trio.to_thread.run_sync(denied)
-        if problem:
-            raise LinkLostError(problem)
-        await trio.sleep(wire.BEAT_S)
+def _not_denied() -> str:
+    return ""
+
+
+def _require_alike(problem: str) -> None:
+    """Raise FeedRefusedError if a leader differs from the former one."""
+    if problem:
+        raise FeedRefusedError(wire.GONE, problem)
 
 
 def _stamps(paths: list[Path]) -> list[object]:

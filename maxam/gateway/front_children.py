@@ -101,6 +101,7 @@ class Front:
         heard_s: When something came from it last.
         note: Called with each BEAT of one on another machine, and the bytes that were sent to it.
         ready: It serves clients.
+        resumes: It was served by another leader, and is to send its state.
         handed: Connections that were handed to it.
         ended: Of these, those that have ended.
         web: Of those that have not ended, those of the web listener.
@@ -120,7 +121,9 @@ class Front:
         self.heard_s = trio.current_time()
         self.note: Callable[[Beat, int], None] | None = None
         self._echo_us = 0  # time in its newest BEAT
+        self._proven_us = 0  # the same when the gateway last led for certain
         self.ready = False
+        self.resumes = False
         self.handed = 0
         self.ended = 0
         self.web = 0
@@ -149,12 +152,15 @@ class Front:
         if self.note is not None:
             self.note(beat, self.link.sent_bytes)
 
-    def send_beat(self, position: Position, now_s: float) -> None:
+    def send_beat(self, position: Position, now_s: float, proven: bool) -> None:
         """Send a sign of life to a front on another machine. If it is silent itself, end its link.
 
-        The front gets its own time back. So it knows until when it may serve, however late this arrives.
+        The front gets its own time back. So it knows until when it may serve, however late this arrives. Without `proven` another
+        member may lead, and the front gets the time of before.
         """
-        self.link.send(encode_beat(Beat(position, self._echo_us)))
+        if proven:
+            self._proven_us = self._echo_us
+        self.link.send(encode_beat(Beat(position, self._proven_us)))
         if now_s - self.heard_s > (FRONT_SILENCE_S if self.ready else _BEGIN_S):
             self.link.end("it is silent")
 

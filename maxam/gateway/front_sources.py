@@ -14,6 +14,7 @@ from maxam.cluster import wire
 from maxam.config import FrontsSettings, Limits, Settings
 from maxam.gateway.loaded_config import CLIENT_CA, CRL, POLICY, SCHEMAS, Content
 
+FRONT_RIGHT: Final = "front"  # of a front on another machine, beside `replicate`
 REMOTE_ITEMS: Final = (POLICY, SCHEMAS, CLIENT_CA, CRL)  # sent to other machines
 _LISTENER: Final = ("virtual_hosts", "heart_beat_ms", "client_individual")
 _TLS: Final = ("crl_expired", "minimum")

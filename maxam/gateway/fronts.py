@@ -24,6 +24,7 @@ from maxam import __version__
 from maxam.broker.broker import Broker
 from maxam.broker.session import Session
 from maxam.cluster import wire
+from maxam.cluster.logged import LoggedJournal
 from maxam.config import Settings
 from maxam.errors import MaxamError, ProtocolError
 from maxam.gateway.audit import Audit
@@ -31,7 +32,7 @@ from maxam.gateway.clients import SHUTDOWN, Clients
 from maxam.gateway.commit_loop import CommitLoop
 from maxam.gateway.front_asks import FrontAsks
 from maxam.gateway.front_children import Accepted, Front, Spares
-from maxam.gateway.front_link import UNSENT_BYTES_MAX, FrontLink
+from maxam.gateway.front_link import UNSENT_BYTES_MAX, FrontLink, FrontLinkError
 from maxam.gateway.front_orders import FrontOrders
 from maxam.gateway.front_reload import FrontReload
 from maxam.gateway.front_reports import FrontReports
@@ -42,6 +43,7 @@ from maxam.gateway.listings import subscriptions_after
 from maxam.gateway.loaded_config import LoadedConfig
 from maxam.gateway.log import log_bug, log_event
 from maxam.gateway.presence import Presence
+from maxam.gateway.resuming import STATE, read_resumption, resume
 from maxam.gateway.shadow import Shadows
 from maxam.gateway.staleness import LagReport, Staleness, SubscriptionRow, read_report, read_row
 from maxam.gateway.tickets import Tickets
@@ -89,6 +91,7 @@ class Fronts:
         spares: Spares,
         web: WebListener | None,
         tickets: Tickets,
+        leading: LoggedJournal | None,
     ) -> None:
         """Prepare to start them; `serve` does.
 
@@ -108,14 +111,17 @@ class Fronts:
             spares: Processes that fronts begin with. The caller ends those that wait.
             web: Accepts the connections of the web listener. None without it.
             tickets: Of that listener, used once at all fronts together.
+            leading: The journal of the leader of a cluster. None without a cluster.
         """
         self.orders: Final = FrontOrders(broker, position, trio.current_time, clients.rate_denial)
         committer.group.fronted = self.orders
         self.running: Final[list[Front]] = []
         self.asks: Final = FrontAsks(self.running, self._find)
         self.reports: Final = FrontReports(self.running, broker, clients, audit, presence, shadows, holdings)
+        self._hold_s: Final = 0.0 if leading is None else leading.hold_s
+        self._leading: Final = leading
         self.reload: Final = FrontReload(
-            self.running, self.orders, loaded, settings.limits.close_grace_s, self._wait_change
+            self.running, self.orders, loaded, settings.limits.close_grace_s, self._wait_change, self._hold_s
         )
         self.restarts = 0
         self._web: Final = None if web is None else FrontWeb(web, tickets)
@@ -175,10 +181,10 @@ class Fronts:
                     await self._wait_change()
             nursery.cancel_scope.cancel()
 
-    def dismiss(self, error: ProtocolError = SHUTDOWN) -> None:
-        """Have all clients sent an ERROR, by default the shutdown message."""
+    def dismiss(self, error: ProtocolError = SHUTDOWN, *, lasting: bool = True) -> None:
+        """Have all clients sent an ERROR, by default the shutdown message; without `lasting` only those of this machine."""
         told = {"all": [error.message, error.detail]}
-        for front in self.running:
+        for front in [one for one in self.running if lasting or one.local]:
             front.link.send(wire.frame(wire.EXPEL, json.dumps(told).encode()))
 
     def degraded(self) -> list[str]:
@@ -324,7 +330,11 @@ class Fronts:
         """Serve a front until its link ends; return why it has ended."""
         reason = "it was stopped"
         try:
-            self._begin(front)
+            self.running.append(front)
+            if front.resumes:
+                front.link.send(STATE)
+            else:
+                self._begin(front)
             await front.link.run(partial(self._receive, front))
         except* MaxamError as group:
             reason = str(group.exceptions[0])
@@ -336,13 +346,32 @@ class Fronts:
             self._end(front)
         return reason
 
+    @property
+    def _term(self) -> int:
+        """The term of this leader; 0 without a cluster."""
+        return 0 if self._leading is None else self._leading.term
+
+    def _resume(self, front: Front, told: dict[str, Any]) -> None:
+        """Begin to serve a front of the former leader, or refuse it. It ends its link then."""
+        recent = None if self._leading is None else self._leading.recent
+        try:
+            state = read_resumption(told)
+            front.ordered, entries = resume(self.orders, recent, self._term, state, front.link.send)
+        except FrontLinkError as error:
+            front.link.send(wire.encode_refused(wire.Refused(wire.GONE, str(error))))
+            return
+        self._begin(front)
+        for entry in entries:
+            front.link.send(entry)
+
     def _begin(self, front: Front) -> None:
         cores = () if self._settings.fronts is None else self._settings.fronts.cores
         if cores and front.local:
             os.sched_setaffinity(front.pid, {cores[front.slot % len(cores)]})
-        self.running.append(front)
-        name = secrets.token_bytes(8)
-        front.ordered = self.orders.begin(name, front.link.send)
+        if front.ordered is None:
+            lasting = not front.local and self._leading is not None
+            front.ordered = self.orders.begin(secrets.token_bytes(8), front.link.send, lasting=lasting)
+        name = front.ordered.id
         loaded = self._loaded()
         front.epoch = front.settled = self.orders.epoch
         welcome = wire.Welcome(
@@ -357,6 +386,8 @@ class Fronts:
                 "slot": front.slot,
                 "epoch": front.epoch,
                 "memory_low": self._broker.memory_low,
+                "term": self._term,
+                "hold_s": self._hold_s,
             }
             contents = {item: loaded.contents[item] for item in REMOTE_ITEMS}
             sources = encode_sources(facts | facts_of(self._settings), contents)
@@ -367,6 +398,7 @@ class Fronts:
         if front in self.running:
             self.running.remove(front)
             self.reload.fence(front)
+        front.resumes = False
         self.reports.end(front)
         self._held.extend(front.give_back())
         self._hand_over_held()
@@ -377,19 +409,21 @@ class Fronts:
         self._note_change()
 
     def _receive(self, front: Front, frames: list[wire.Frame]) -> None:
-        if front.ordered is None:
+        if front.ordered is None and not front.resumes:
             return
         wall_us = self._wall_us()
         front.heard_s = trio.current_time()
         for frame in frames:
-            if frame.type == wire.OPS:
+            if frame.type == wire.BEAT:
+                front.hear(wire.read_beat(frame.body))
+            elif front.ordered is None:
+                self._resume(front, json.loads(frame.body))
+            elif frame.type == wire.OPS:
                 self.orders.receive(front.ordered, frame.body, wall_us)
             elif frame.type == wire.REPORT:
                 self._report(front, json.loads(frame.body))
             elif frame.type == wire.ANSWER:
                 self.asks.answered(json.loads(frame.body))
-            elif frame.type == wire.BEAT:
-                front.hear(wire.read_beat(frame.body))
             elif frame.type == wire.ASK and self._web is not None and front.local:
                 self._web.take_ticket(front, json.loads(frame.body))
             elif frame.type == wire.SOURCED:
@@ -408,6 +442,8 @@ class Fronts:
             log_event(logging.INFO, "front-started", front=front.slot, **where)
             self._note_change()
             self._hand_over_held()
+        if "again" in told and front.ordered is not None:
+            self.orders.begin_again(front.ordered, *told["again"])
         if "taken" in told:
             front.taken(int(told["taken"]))
         if "values" in told and self._web is not None and self.tasks is not None:
@@ -423,7 +459,7 @@ class Fronts:
                 beat_s = now_s + BEAT_S
                 for front in self.running:
                     if not front.local:
-                        front.send_beat(self.orders.position, now_s)
+                        front.send_beat(self.orders.position, now_s, not self._clients.closed)
                     elif self._settings.cluster is not None:
                         front.link.send(wire.frame(wire.REPORT, b"{}"))
             if self._broker.memory_low != self._memory_low:

@@ -55,7 +55,7 @@ async def _expel(gateway: "Gateway", error: ProtocolError, within_s: float) -> N
     for connection in list(gateway.connections):
         connection.expel(error)
     if gateway.fronts is not None:
-        gateway.fronts.dismiss(error)
+        gateway.fronts.dismiss(error, lasting=False)  # the others go on with the next leader
     with trio.move_on_after(within_s):
         while gateway.connections_open:  # noqa: ASYNC110  # a dictionary has no event
             await trio.sleep(_CHECK_S)

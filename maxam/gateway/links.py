@@ -27,6 +27,7 @@ from maxam.config import ListenerSettings, Settings
 from maxam.errors import MaxamError
 from maxam.gateway.audit import CONNECTED, DISCONNECTED, REFUSED, Audit
 from maxam.gateway.clock import WallClock
+from maxam.gateway.front_sources import FRONT_RIGHT
 from maxam.gateway.link_credentials import LinkCredentials
 from maxam.gateway.listener import AcceptFailures, Acceptor, address_text, listen
 from maxam.gateway.log import LogLimit, log_bug, log_event
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from maxam.gateway.remote_fronts import RemoteFronts
 
 RIGHT: Final = "replicate"
-FRONT_RIGHT: Final = "front"  # beside that
-_WISHES: Final = {wire.FEED: "feed", wire.COPY: "copy", wire.FRONT: "front"}
+_WISHES: Final = {wire.FEED: "feed", wire.COPY: "copy", wire.FRONT: "front", wire.RESUME: "front"}
 _NAME_CHARACTERS_MAX: Final = 100  # of a peer
 _HANDSHAKES_MAX: Final = 16  # links whose peer is not known yet
 _SEND_BUFFER_BYTES: Final = 4_194_304
@@ -209,7 +209,8 @@ class Links:
                 self._refuse(link, wire.UNAUTHORISED, denied)
             link.denied = lambda: check()[1]
             hello = self._hello(link)
-            if hello.wish == wire.FRONT and (denied := check(FRONT_RIGHT)[1]):
+            of_front = hello.wish in {wire.FRONT, wire.RESUME}
+            if of_front and (denied := check(FRONT_RIGHT)[1]):
                 trio.from_thread.run_sync(self._refused, principal, address, denied)
                 self._refuse(link, wire.UNAUTHORISED, denied)
             state = LinkState(
@@ -223,8 +224,9 @@ class Links:
             )
             trio.from_thread.run_sync(self._begun, handle, state)
             try:
-                if hello.wish == wire.FRONT:
-                    self._serve_front(link, state, lambda: check()[1] or check(FRONT_RIGHT)[1])
+                if of_front:
+                    resumes = hello.wish == wire.RESUME
+                    self._serve_front(link, state, resumes, lambda: check()[1] or check(FRONT_RIGHT)[1])
                 else:
                     self._answer(link, hello)
             finally:
@@ -266,7 +268,7 @@ class Links:
         if len(self.states) > self._settings.links_max:
             self._refuse(link, wire.BUSY, f"{self._settings.links_max} links are served already ([link] links_max)")
 
-    def _serve_front(self, link: Link, state: LinkState, denial: Callable[[], str]) -> None:
+    def _serve_front(self, link: Link, state: LinkState, resumes: bool, denial: Callable[[], str]) -> None:
         """Have a front served on the event loop, and end its link when its certificate or right is gone."""
         self._require_room(link)
         fronts = self.fronts
@@ -277,7 +279,7 @@ class Links:
             self._refuse(link, wire.BUSY, problem)
             return
         name = f"{state.name} ({state.address})"
-        served = trio.from_thread.run_sync(fronts.serve, link, name, *link.hand_over())
+        served = trio.from_thread.run_sync(fronts.serve, link, name, resumes, *link.hand_over())
         while not served.ended.wait(wire.BEAT_S):
             denied = denial()
             if denied:

@@ -93,7 +93,7 @@ def open_member(settings: Settings, cluster: ClusterSettings, journal: Journal) 
 def _recent(settings: Settings, cluster: ClusterSettings) -> RecentEntries | None:
     """Return what fronts on other machines need of the log, if there can be any."""
     wanted = settings.link is not None and settings.fronts is not None and settings.fronts.count
-    return RecentEntries(cluster.log_keep_s) if wanted else None
+    return RecentEntries(cluster.log_keep_s, cluster.hold_s) if wanted else None
 
 
 @final
@@ -440,12 +440,10 @@ class ClusterMember:
         gateway, place = self._gateway, self.logged.place
         self._reader.stop()
         self._housekeeping.cancel()
-        if not await self._log_schemas():
+        if not await self._log_schemas() or self._ending:  # it was cut off meanwhile
             return
-        if self._ending:  # it was cut off meanwhile
-            return
-        broker = gateway.broker
-        broker.recovered(trio.current_time(), place.position.revision, place.position.accepted_at_us)
+        broker, position, at_s = gateway.broker, place.position, trio.current_time()
+        broker.recovered(at_s, position.revision, position.accepted_at_us, wills_s=at_s + self.logged.hold_s)
         broker.incarnation = self._journal.incarnation
         gc.collect()
         gc.freeze()

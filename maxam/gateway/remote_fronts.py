@@ -54,13 +54,17 @@ class RemoteFronts:
             return f"the front has release {software}, and this gateway {__version__}. Install the same on both"
         return ""
 
-    def serve(self, link: Link, name: str, reader: FrameReader, received: list[Frame]) -> RemoteFront:
-        """Begin to serve a front of this name that has sent HELLO, over a link that was handed over."""
+    def serve(self, link: Link, name: str, resumes: bool, reader: FrameReader, received: list[Frame]) -> RemoteFront:
+        """Begin to serve a front of this name that has sent HELLO, over a link that was handed over.
+
+        With `resumes` another leader has served it, and it sends its state first.
+        """
         reader.large = True
         slot = next(slot for slot in count(self._fronts.count) if slot not in self._slots)
         front_link = FrontLink(link.tls, UNSENT_BYTES_MAX, reader, received)
         remote = RemoteFront(Front(slot, 0, front_link, None, name))
         remote.front.note = link.note
+        remote.front.resumes = resumes
         tasks = self._fronts.tasks
         if tasks is None or self._fronts.stopping:
             remote.ended.set()

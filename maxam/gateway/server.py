@@ -270,6 +270,7 @@ class Gateway:
             spares=self._spares,
             web=self.web,
             tickets=self.tickets,
+            leading=None if self.role.member is None else self.role.member.logged,
         )
         if self.links is not None:
             self.links.fronts = RemoteFronts(fronts)

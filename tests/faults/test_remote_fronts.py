@@ -18,6 +18,7 @@ import pytest
 from maxam import __version__
 from maxam.cluster import wire
 from maxam.cluster.link import Link, LinkLostError, connect
+from maxam.gateway.resuming import Resumption
 from maxam.journal.encoding import START
 from maxam.pki.certificates import SERVER_NAMES, Authority
 from maxam.stomp import encoder
@@ -227,12 +228,17 @@ def test_a_front_without_the_right_is_refused(files: RemoteFolder, stack: ExitSt
         assert here.send(b"X/a", b"v") == b"accepted"
 
 
-def answer_of(files: RemoteFolder, software: str, who: str = "pipeline", *frames: bytes) -> int:
-    """Return the type of the answer to the HELLO of a front. Frames that follow must end the link."""
+def linked(files: RemoteFolder, who: str = "pipeline") -> Link:
+    """Return a link to the gateway."""
     certs = files.gateway.folder / "certs"
     context = ssl.create_default_context(cafile=certs / "ca.pem")
     context.load_cert_chain(certs / f"{who}.pem", certs / f"{who}.key")
-    with closing(connect("127.0.0.1", files.link_port, context, lambda: START, lambda: "")) as made:
+    return connect("127.0.0.1", files.link_port, context, lambda: START, lambda: "")
+
+
+def answer_of(files: RemoteFolder, software: str, who: str = "pipeline", *frames: bytes) -> int:
+    """Return the type of the answer to the HELLO of a front. Frames that follow must end the link."""
+    with closing(linked(files, who)) as made:
         made.send(wire.encode_hello(wire.Hello(wire.FRONT, "x", software, "", START)))
         kind = made.expect(PATIENCE_S).type
         if frames:
@@ -262,6 +268,23 @@ def test_peers_that_are_no_fronts_of_this_release_do_no_harm(files: RemoteFolder
         wire.frame(99, b""),
     ):
         assert answer_of(files, __version__, "pipeline", frame) == wire.WELCOME
+    with gateway.client() as client:
+        assert client.send(b"X/a", b"v") == b"accepted"
+
+
+def test_a_front_of_another_leader_is_refused_without_a_cluster(files: RemoteFolder, stack: ExitStack) -> None:
+    """Such a gateway has no log that would show which operations took effect. A garbled state ends the link."""
+    gateway = stack.enter_context(files.gateway.start())
+    for state in (Resumption(bytes(8), 1, START, [("publisher", "pump")]).encoded(), wire.frame(wire.REPORT, b"{}")):
+        with closing(linked(files)) as made:
+            made.send(wire.encode_hello(wire.Hello(wire.RESUME, "x", __version__, "", START)))
+            assert made.expect(PATIENCE_S).type == wire.REPORT
+            made.send(state)
+            if b"pump" in state:
+                assert wire.read_refused(made.expect(PATIENCE_S).body).code == wire.GONE
+            else:
+                with pytest.raises(LinkLostError):
+                    made.expect(PATIENCE_S)
     with gateway.client() as client:
         assert client.send(b"X/a", b"v") == b"accepted"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from maxam.cluster.log import LogTrimmedError
+from maxam.cluster.log import LogLostError, LogTrimmedError
 from maxam.cluster.membership import read_announcements
 from maxam.pki.certificates import CLIENTS, issue_development_certificates
 from tests.support.etcd_cluster import EtcdCluster
@@ -30,6 +30,7 @@ class ClusterSite:
         etcd: Keeps the log.
         members: The gateways, `a`, `b` and so on. Each keeps its ports over restarts.
         ports: Where each one takes clients, while it leads.
+        links: Port of the link of each one.
         folder: Parent of their folders.
     """
 
@@ -57,6 +58,7 @@ class ClusterSite:
         """
         self.members: dict[str, GatewayProcess] = {}
         self.ports: dict[str, int] = {}
+        self.links: dict[str, int] = {}
         self.folder = folder
         self.etcd = etcd
         policy = policy_of(certificates, "gateway")
@@ -66,7 +68,7 @@ class ClusterSite:
             settings = f"[fronts]\ncount = {fronts}" if fronts else ""
             member = GatewayProcess(own, certificates, policy, SCHEMAS, settings)
             listener, admin, link = kept_ports(3)
-            self.ports[name] = listener
+            self.ports[name], self.links[name] = listener, link
             text = (own / "maxam.toml").read_text("utf-8")
             text = text.replace("listener.port = 0", f"listener.port = {listener}")
             text = text.replace("admin.port = 0", f"admin.port = {admin}")
@@ -139,7 +141,10 @@ class ClusterSite:
         since_ns = time.time_ns()
 
         def is_known() -> bool:
-            found = read_announcements(log.announced())
+            try:
+                found = read_announcements(log.announced())
+            except LogLostError:  # the machine is busy
+                return False
             ready = [one.number for one in found.values() if one.ready and one.number > since_ns]
             # the leader reads the announcements of the others after it has written its own
             return len(ready) >= count and leader in found and found[leader].number > sorted(ready)[count - 1]

@@ -101,12 +101,15 @@ class World:
             self.commit()
             self.broker.scan()
 
-    def restart(self) -> "World":
-        """Return the world after a crash: a broker that has read back the journal, and no connections."""
+    def restart(self, wills_after_s: float = 0.0) -> "World":
+        """Return the world after a crash: a broker that has read back the journal, and no connections.
+
+        Wills are armed some time after that.
+        """
         broker = Broker(self.broker.limits, self.broker.policy, self.broker.registry)
         for record in self.journal:
             broker.replay(forget_target(record))
-        broker.recovered(self.now_s, self.broker.committed_revision)
+        broker.recovered(self.now_s, self.broker.committed_revision, wills_s=self.now_s + wills_after_s)
         world = replace(self, broker=broker)
         world.journal = self.journal
         return world

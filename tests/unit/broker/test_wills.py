@@ -461,6 +461,22 @@ def test_after_a_restart_the_delay_runs_from_the_start() -> None:
     assert sorted(sent(world.journal)) == [(A, b"a"), (A, b"b")]
 
 
+def test_a_leader_whose_fronts_may_have_the_clients_arms_wills_later() -> None:
+    """A front that claims the session within that time disarms its will."""
+    world = World.make()
+    for name in ("a", "b"):
+        with_will(world, name, client_id=name)
+    world = world.restart(wills_after_s=10)
+    intake = world.broker.serve_fronts()
+    world.now_s += 9
+    fire(world)
+    assert sent(world.journal) == []
+    intake.hold("anna", "b", b"front--1")
+    world.now_s += 1
+    fire(world)
+    assert sent(world.journal) == [(A, b"a")]
+
+
 def test_a_snapshot_has_the_wills() -> None:
     """A broker that is made from it fires each of them once."""
     world = World.make()
