@@ -488,8 +488,8 @@ def check_records(data: bytes) -> None:
     newest = NewestChanges(0, 2**63, 0, 2**63, 0, lambda _: True)
     with contextlib.suppress(ValueError, IndexError):
         newest.add(contents, count)
-        records = newest.take()[3]
-        assert sorted(NewestRows(records, True).revisions) == [one.revision for one in decode_records(records)]
+        kept = newest.take()[3]
+        assert sorted(NewestRows(kept, True).revisions) == [one.revision for one in decode_records(kept)]
     rows = Rows(typed=False)
     with contextlib.suppress(ValueError, IndexError):
         Splicer(0, 0, 2**63, lambda *_: rows, lambda _: rows).splice(contents, count)
