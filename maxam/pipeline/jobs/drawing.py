@@ -14,6 +14,7 @@ _TOP: Final = 8
 _FOOT: Final = 42  # below the axis: two lines of text
 _EDGE: Final = 22  # beside the axis: half a label
 _CHARACTER: Final = 6.6  # mean width of one, at the size of the style sheet
+_NAME_CHARACTER: Final = 7.6  # of names in the legend, which have many wide letters
 _LINE: Final = 18  # height of a line of the legend
 _BAR: Final = 22  # of one bar and the gap after it
 _TICKS: Final = 5
@@ -219,7 +220,7 @@ class _Plot:
                 self.parts.append(f'<rect class="at" {size}>{about}</rect>')
         x, y = self._left, _HEIGHT
         for each in curves:
-            length = len(each.name) * _CHARACTER + 46
+            length = len(each.name) * _NAME_CHARACTER + 46
             if x + length > self._times.width and x > self._left:
                 x, y = self._left, y + _LINE
             dash = ' stroke-dasharray="2 4"' if each.dotted else ""
