@@ -24,7 +24,7 @@ from maxam.records import Change, Identity, Record, SubscriptionRecord, Validati
 from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.readings import meter_reading
 
-_BODY: Final = meter_reading(120)
+_BODY_BYTES: Final = 120
 _PUBLISHER: Final = Identity("publisher", "ab" * 32)
 _VALIDATION: Final = Validation("datum", "egm.EGMMeterReading_v1", "1.0", bytes(8))
 _BATCH: Final = 1000  # records of a block
@@ -45,6 +45,7 @@ def build_journal(folder: Path, topics: int, mib: int = 0, durable: int = len(_D
     stored = _open(folder)
     now_us = time.time_ns() // 1000
     names = _names(topics)
+    body = meter_reading(_BODY_BYTES)
     chance.shuffle(names)
     records: list[Record] = [
         SubscriptionRecord(now_us, "subscriber", f"durable-{n}", b"d", glob, eager=False)
@@ -55,7 +56,7 @@ def build_journal(folder: Path, topics: int, mib: int = 0, durable: int = len(_D
         for _ in range(_BATCH):
             name = names[revision] if revision < topics else chance.choice(names)
             revision += 1
-            records.append(_change(revision, now_us, name))
+            records.append(_change(revision, now_us, name, body))
         block = stored.encode(records)
         stored.write(block)
         written += len(block.data)
@@ -69,10 +70,11 @@ def append_changes(folder: Path, topics: int, changes: int, revision: int) -> No
     chance = random.Random(2)  # noqa: S311 - no secret
     stored = _open(folder)
     names = _names(topics)
+    body = meter_reading(_BODY_BYTES)
     now_us = time.time_ns() // 1000
     for first in range(0, changes, _BATCH):
         numbers = range(revision + first + 1, revision + min(first + _BATCH, changes) + 1)
-        stored.write(stored.encode([_change(number, now_us, chance.choice(names)) for number in numbers]))
+        stored.write(stored.encode([_change(number, now_us, chance.choice(names), body) for number in numbers]))
     stored.close(seal=False)
 
 
@@ -87,8 +89,8 @@ def _names(topics: int) -> list[bytes]:
     return [b"X/EGM.Q.%07d.EGMMeterReading" % n for n in range(topics)]
 
 
-def _change(revision: int, now_us: int, name: bytes) -> Change:
-    return Change(revision, now_us, name, False, _PUBLISHER, _VALIDATION, *pack((), _BODY))
+def _change(revision: int, now_us: int, name: bytes, body: bytes) -> Change:
+    return Change(revision, now_us, name, False, _PUBLISHER, _VALIDATION, *pack((), body))
 
 
 def measure(journal: Path, runs: int) -> tuple[list[float], float, float]:
