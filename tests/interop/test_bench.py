@@ -140,7 +140,7 @@ def test_one_to_one_is_measured() -> None:
 def test_a_start_is_measured_from_segments_and_from_a_snapshot_with_changes_after_it() -> None:
     """Each start is on the journal that was asked for."""
     few = ("--topics", "1000", "--durable", "0", "--changes", "500", "--runs", "1")
-    done = _bench("recovery", *few, program=("-m", "tests.benchmarks"))
+    done = _bench("recovery", *few, program=(str(benchmarks.__file__),))
     assert done.returncode == 0, done.stderr
     assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [
         "from segments alone",

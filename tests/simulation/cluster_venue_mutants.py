@@ -17,7 +17,7 @@ _PUT = "            journal.put(block, entry.marker, entry.begins)\n"
 
 CLUSTER_VENUE_MUTANTS = (
     _mutant("receipt before the log answered", outbox, "receipts and receipts[0][0] <= done and", "receipts and"),
-    _mutant("a plain rejection waits for a proof", publishing, "            if position < 0:\n", "            if position < -1:\n", first=6),
+    _mutant("a plain rejection waits for a proof", publishing, "            if position < 0:\n", "            if position < -1:\n", first=27),
     _mutant("serves suspended", member, "self.suspended = self._gateway.clients.closed = suspended", "self.suspended = suspended"),
     _mutant("roll decided by each member", keeper, _PUT, _PUT.replace("entry.begins)", "entry.begins or len(self._unshown) > 2)")),
     _mutant("schemas are not logged first", member, "        if not await self._log_schemas() or self._ending:  # it was cut off meanwhile\n            return\n", ""),

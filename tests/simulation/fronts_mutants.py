@@ -49,7 +49,7 @@ FRONTS_MUTANTS = (
     _mutant("number of another front", ledger, "            if goes_on and last.front == front and last.refused is None:\n", "            if goes_on and last.refused is None:\n", first=2),
     _mutant("refused operation taken for done", ledger, "                origin.refusals.append(stretch.refused)\n", "                pass\n"),
     _mutant("positions do not move when the disk is full", ledger, "                position = refusal.moved.get(stretch.position + at, 0)\n", "                position = stretch.position + at\n", first=1),
-    _mutant("given back and not refused", ledger, "                    origin.refusals.append(RefusedOperation(number, DISK_FULL, NO_ROOM))\n", "                    pass\n", first=1),
+    _mutant("given back and not refused", ledger, "                    origin.refusals.append(RefusedOperation(number, DISK_FULL, NO_ROOM))\n", "                    pass\n", first=20),
     _mutant("what was compared with given back stays refused", ledger, "                    self.note_refused(stretch.front, RefusedOperation(number, DISK_FULL, NO_ROOM), position)\n", "                    self.note_refused(stretch.front, stretch.refused, position)\n", first=10),
 )  # fmt: skip
 
