@@ -23,5 +23,5 @@ CLUSTER_VENUE_MUTANTS = (
     _mutant("schemas are not logged first", member, "        if not await self._log_schemas() or self._ending:  # it was cut off meanwhile\n            return\n", ""),
     _mutant("queue of a replica grows", following, "                subscription.tidy()\n", "                pass\n"),
     _mutant("synced before it is", keeper, "            self._journal.sync()\n", "            pass\n", first=1),
-    _mutant("incarnation of a journal without segments is forgotten", files, "        if segment is None or self._committed.revision < segment.first:\n            try:\n                self._files.set_incarnation", "        if segment is not None and self._committed.revision < segment.first:\n            try:\n                self._files.set_incarnation", first=9),
+    _mutant("incarnation of a journal without segments is forgotten", files, "        if segment is None or self._committed.revision < segment.first:\n            try:\n                self._files.set_incarnation", "        if segment is not None and self._committed.revision < segment.first:\n            try:\n                self._files.set_incarnation", first=5),
 )  # fmt: skip

@@ -19,7 +19,7 @@ class ValueTexts:
         self._texts: Final[dict[tuple[str, str, bytes], JsonTexts | None]] = {}
 
     def text(self, validation: Validation, body: bytes, length: int) -> str | None:
-        """Return the datum in a body, of a length, as JSON text, or None; see `decoding.with_values`."""
+        """Return the datum in a body as JSON text, or None; see `decoding.with_values`. A negative length is that of the rest of the body."""
         name, fingerprint = validation.schema, validation.schema_fingerprint
         if not name or not fingerprint or not body:
             return None
@@ -31,7 +31,7 @@ class ValueTexts:
             return None
         start = validation.value_offset
         try:
-            return texts.text(body, start, start + length)
+            return texts.text(body, start, len(body) if length < 0 else start + length)
         except ValueDecodeError:
             return None
 
