@@ -162,7 +162,11 @@ class Living:
         """Open a TLS connection."""
         transport = await trio.open_tcp_stream(*self.gateway.address)
         stream = trio.SSLStream(transport, self.site.context(name), https_compatible=True)
-        await stream.do_handshake()
+        try:
+            await stream.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(transport)
+            raise
         return stream
 
     async def refusal(self, name: str) -> tuple[bytes, bytes]:
