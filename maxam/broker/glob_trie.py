@@ -302,13 +302,17 @@ def weight(glob: Glob) -> int:
     place. For all others it is higher than any limit.
     """
     elements = _ordered(glob.elements)
-    wildcards = [element for element in elements if len(element) > 1 or element in "*?"]
-    stars = [at for at, element in enumerate(elements) if is_star(element)]
-    if len(wildcards) > _LIGHT_WILDCARDS_MAX or len(stars) > _LIGHT_STARS_MAX:
+    stars = singles = 0
+    for element in elements:
+        if is_star(element):
+            stars += 1
+        elif len(element) > 1 or element == "?":
+            singles += 1
+            if stars:
+                return _HEAVY
+    if stars > _LIGHT_STARS_MAX or stars + singles > _LIGHT_WILDCARDS_MAX:
         return _HEAVY
-    if not stars or stars[0] == len(elements) - 1:
-        return _LIGHTEST
-    return _LIGHT if all(is_star(element) for element in wildcards[wildcards.index(elements[stars[0]]) :]) else _HEAVY
+    return _LIGHTEST if not stars or (stars == 1 and is_star(elements[-1])) else _LIGHT
 
 
 def _ordered(elements: Elements) -> Elements:

@@ -64,10 +64,11 @@ class RecentEntries:
                 self._forget(len(entries))
             entries.append((entry, now_s))
             self._bytes += _size(entry)
-            while self._bytes > self._bytes_max or now_s - entries[0][1] > self._keep_s:
+            while entries and (self._bytes > self._bytes_max or now_s - entries[0][1] > self._keep_s):
                 self._forget(1)
             for origin in read_origins(entry.origins):
                 if origin.done == ENDED:
+                    self._ended.pop(origin.front, None)  # the oldest stays first
                     self._ended[origin.front] = now_s
             while self._ended and now_s - self._ended[oldest := next(iter(self._ended))] > self._keep_s:
                 del self._ended[oldest]

@@ -132,8 +132,8 @@ class FrontProcess:
         self._rates: Final = Rates(self._broker, self._connections)
         self._broker.subscribing.individual_acks = settings.listener.client_individual == "individual"
         count = 1 if settings.fronts is None else max(1, settings.fronts.count)
-        holdings = Holdings(_share(settings.limits, count))
-        self._holdings_watch: Final = HoldingsWatch(holdings)
+        self._holdings: Final = Holdings(_share(settings.limits, count))
+        self._holdings_watch: Final = HoldingsWatch(self._holdings)
         self._shadows: Final = Shadows(
             settings.limits.shadow_bytes_per_s_max // count, self._broker.counters, lambda: self.loaded.registry
         )
@@ -146,7 +146,7 @@ class FrontProcess:
             clock,
             self._access,
             lambda: self.loaded,
-            holdings,
+            self._holdings,
             self._reports,
             self._reports,
             self._rates,
@@ -162,7 +162,9 @@ class FrontProcess:
         self._freshness: Final = Freshness(self._broker, clock.now_us, self._loop.schedule_commit, lambda: False)
         self._bridge_links: Final = BridgeLinks(self._broker, self._freshness, clock.now_us)
         staleness = Staleness(self._broker, settings.limits.lag_threshold_s, clock.now_us, front=True)
-        self._figures: Final = FigureReader(self._broker, self._clients, holdings, self._rates, self._holdings_watch)
+        self._figures: Final = FigureReader(
+            self._broker, self._clients, self._holdings, self._rates, self._holdings_watch
+        )
         self._reports.totals = self._figures.totals
         self._reports.shadows = self._shadows.take
         self._answers: Final = Answers(
@@ -292,13 +294,22 @@ class FrontProcess:
         log_event(logging.INFO, "front-resumed", term=self._term)
 
     async def _keep_lease(self) -> None:
-        """Send signs of life to a gateway on another machine, and end with the lease that they give."""
+        """Send signs of life to a gateway on another machine, and end with the lease that they give.
+
+        Without a gateway, nothing more is read from clients once their operations take too much room.
+        """
         sent_s = 0.0
+        crowded = False
         while True:
             now_s = trio.current_time()
             self._require_lease(now_s)
             if self._replica.full:
                 raise FrontLinkError("too many operations wait for the next leader")
+            if crowded != self._replica.crowded:
+                crowded = not crowded
+                self._holdings.stop_reading(crowded)
+                for connection in self._connections:
+                    connection.resume()
             if self._linked and now_s - self._arrived_s > wire.FRONT_SILENCE_S:
                 self._link.end(f"the gateway was silent for {wire.FRONT_SILENCE_S:g} s")
             if now_s >= sent_s + wire.BEAT_S:

@@ -21,6 +21,7 @@ from maxam.records import Change, Record
 _OPS_BYTES: Final = 1_048_576  # of one message, about
 _KEPT_BYTES: Final = 256  # of an operation, beside its content
 _KEPT_BYTES_MAX: Final = 67_108_864  # of operations that wait for the next leader
+_CROWDED_BYTES: Final = 1_048_576  # of these: then nothing more is read from clients
 _UNJUDGED: Final = 0  # number of no schemas and policy
 
 
@@ -40,7 +41,6 @@ class Replica:
         position: Position of the journal of which all before is applied.
         serving: All is applied that was committed when the front began.
         epoch: Number of the schemas and the policy in force here.
-        full: Too much waits for the next leader.
     """
 
     def __init__(
@@ -77,7 +77,6 @@ class Replica:
         self._claiming: Final[dict[tuple[str, str], list[ServerConnection]]] = {}
         self._linked = True
         self._kept = self._kept_bytes = 0  # operations that wait for the next leader, and their size
-        self.full = False
 
     # To the gateway.
 
@@ -97,7 +96,6 @@ class Replica:
             for operation in pending[self._kept :]:
                 self._kept_bytes += _KEPT_BYTES + (len(operation.content) if type(operation) is Change else 0)
             self._kept = len(pending)
-            self.full = self._kept_bytes > _KEPT_BYTES_MAX
             return
         while self.broker.pending:
             operations = self.broker.take_batch(_OPS_BYTES)
@@ -106,10 +104,19 @@ class Replica:
 
     # The next leader.
 
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits for the next leader that nothing more is to be read from clients."""
+        return self._kept_bytes > _CROWDED_BYTES
+
+    @property
+    def full(self) -> bool:
+        """Whether too much waits for the next leader."""
+        return self._kept_bytes > _KEPT_BYTES_MAX
+
     def lose(self) -> None:
         """Keep operations from now on, as the gateway is lost."""
         self._linked = False
-        self._kept = self._kept_bytes = 0
 
     def state(self, term: int) -> Resumption | None:
         """Return what the leader after one of a term must know. None if this front cannot go on, as it has not served yet."""
@@ -149,6 +156,7 @@ class Replica:
             operations = operations[count:]
         self._claim_again()
         self._linked = True
+        self._kept = self._kept_bytes = 0
         self.flush()
 
     def _claim_again(self) -> None:

@@ -22,6 +22,8 @@ from maxam.gateway.claims import Claims, Key
 from maxam.journal.encoding import SYNC_BYTES, Block, Position
 from maxam.records import Rejection
 
+_ENDED_MAX: Final = 10_000  # fronts that were ended. The log has the end of one long before it is forgotten here
+
 
 @final
 class OrderedFront:
@@ -76,13 +78,11 @@ class FrontOrders:
         self._now_s: Final = now_s
         self._denial: Final = denial
         self._origins: list[Origin] = []  # of the batch under way
-        self._lasting: Final[set[bytes]] = set()  # fronts that outlive a leader, also those that have ended
+        self._ended: Final[dict[bytes, None]] = {}  # fronts that outlive a leader and were ended here, oldest first
 
     def begin(self, front: bytes, send: Callable[[bytes], None], *, lasting: bool = False) -> OrderedFront:
         """Take a new front, which gets every entry from now on. One that is `lasting` may go on with the next leader."""
         order = FrontOrder(front, partial(self._step, front), lasting=lasting)
-        if lasting:
-            self._lasting.add(front)
         self._intake.begin(order)
         ordered = self.fronts[front] = OrderedFront(front, order, send)
         return ordered
@@ -102,11 +102,16 @@ class FrontOrders:
 
     def knows(self, front: bytes) -> bool:
         """Return True if a front that outlives a leader was begun here."""
-        return front in self._lasting
+        running = self.fronts.get(front)
+        return front in self._ended if running is None else running.order.lasting
 
     def end(self, front: OrderedFront) -> None:
         """Forget a front that has ended. Its operations that were taken take effect. Its sessions have no connection."""
         del self.fronts[front.id]
+        if front.order.lasting:
+            self._ended[front.id] = None
+            if len(self._ended) > _ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
         self._intake.end(front.order)
         self.claims.end(front.id, self._now_s())
 
@@ -125,7 +130,7 @@ class FrontOrders:
     def taken(self, operations: list[Operation]) -> bytes:
         """Note the operations of the next block, in their order; return the origins of fronts that outlive a leader."""
         self._origins = self._intake.ledger.take(operations)
-        return encode_origins([origin for origin in self._origins if origin.front in self._lasting])
+        return encode_origins([origin for origin in self._origins if self.knows(origin.front)])
 
     def committed(self, block: Block | None) -> None:
         """Send all fronts the block, which is durable, with what it settles. Without records there is none, or an empty one."""

@@ -47,6 +47,7 @@ class Holdings:
     """
 
     __slots__ = (
+        "_reading_stopped",
         "_receipts_alone_bytes_max",
         "_receipts_share_bytes",
         "_unfinished",
@@ -73,14 +74,22 @@ class Holdings:
         self._receipts_share_bytes: Final = min(share, limits.receipts_pending_bytes_max)
         self.receipts_each_bytes_max = limits.receipts_pending_bytes_max
         self._unfinished: Final[dict[FrameHolder, None]] = {}
+        self._reading_stopped = False
 
     def count_receipts(self, added_bytes: int) -> None:
         """Record that one connection holds more, or less if negative, in RECEIPTs that wait."""
         self.receipts_bytes += added_bytes
-        if self.receipts_bytes < self.receipts_bytes_max:
+        if self._reading_stopped:
+            self.receipts_each_bytes_max = 0
+        elif self.receipts_bytes < self.receipts_bytes_max:
             self.receipts_each_bytes_max = self._receipts_alone_bytes_max
         else:
             self.receipts_each_bytes_max = self._receipts_share_bytes
+
+    def stop_reading(self, stopped: bool) -> None:
+        """Have reading pause for all connections, whatever waits for them, or go on."""
+        self._reading_stopped = stopped
+        self.count_receipts(0)
 
     def count_frame(self, peer: FrameHolder, held_bytes: int, now_s: float) -> None:
         """Record how much a connection holds of an unfinished frame; 0 if it has none."""

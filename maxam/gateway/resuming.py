@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from maxam.broker.origins import FRONT_BYTES
 from maxam.cluster import wire
 from maxam.cluster.recent import RecentEntries
 from maxam.errors import ProtocolError
@@ -56,11 +57,14 @@ class Resumption:
 def read_resumption(told: dict[str, Any]) -> Resumption:
     """Return what a front has sent. Raises WireError."""
     try:
-        front, term, position, held = told["resume"]
+        identifier, term, position, held = told["resume"]
         keys = [(str(principal), str(client_id)) for principal, client_id in held]
-        return Resumption(bytes.fromhex(front), int(term), Position(*position), keys)
+        state = Resumption(bytes.fromhex(identifier), int(term), Position(*map(int, position)), keys)
     except (KeyError, TypeError, ValueError):
-        raise wire.WireError("a front that goes on has sent something else than its state") from None
+        state = None
+    if state is None or len(state.front) != FRONT_BYTES:
+        raise wire.WireError("a front that goes on has sent something else than its state")
+    return state
 
 
 def resume(

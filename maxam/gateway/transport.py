@@ -203,6 +203,10 @@ class Transport:
             self.peer.cut()  # its tasks may run once more before they are cancelled
         self._scope.cancel()
 
+    def resume(self) -> None:
+        """Have reading go on if it may again."""
+        self._wake()
+
     def forget(self) -> None:
         """Let go of the peer, which holds on to us by its wake-up.
 

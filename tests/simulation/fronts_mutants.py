@@ -56,7 +56,7 @@ FRONTS_MUTANTS = (
 OUTLIVING_MUTANTS = (
     _mutant("origins counted twice", fronting, "        if origin is None or 0 < origin.done <= self._log.applied_seq:", "        if origin is None:"),
     _mutant("origins forgotten at placing", recent, "        index = 1\n", "        index = first\n"),
-    _mutant("origins are not logged", front_orders, "        return encode_origins([origin for origin in self._origins if origin.front in self._lasting])\n", '        return b""\n'),
+    _mutant("origins are not logged", front_orders, "        return encode_origins([origin for origin in self._origins if self.knows(origin.front)])\n", '        return b""\n'),
     _mutant("answered ones are sent again", fronting, "            if number in self._refused or type(operation) is Proof:\n", "            if type(operation) is Proof:\n"),
     _mutant("old operations are sent again", recent, "        return found if same_position(reached, end) else None\n", "        return found\n"),
     _mutant("same leader forgets what it took", intake, "        if order.lasting:\n", "        if False:\n"),

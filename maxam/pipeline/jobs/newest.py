@@ -106,7 +106,7 @@ class Newest:
         part = order[number * self._length : (number + 1) * self._length]
         by_place = np.argsort(part)
         wanted = part[by_place]
-        found: list[pa.Array] = []
+        found: list[bytes] = []
         begin = 0
         for piece, lengths in self._batches:
             ends = begin + np.cumsum(lengths)
@@ -115,10 +115,9 @@ class Newest:
                     low, high = np.searchsorted(wanted, (begin, end))
                     if low < high:
                         record = file.get_batch(at).column(0)
-                        found.append(record.take(pa.array(wanted[low:high] - begin)))
+                        found += record.take(pa.array(wanted[low:high] - begin)).to_pylist()
                     begin = end
-        records: list[bytes] = pa.concat_arrays(found).take(pa.array(np.argsort(by_place))).to_pylist()
-        return records
+        return [found[at] for at in np.argsort(by_place)]
 
 
 @contextmanager

@@ -269,8 +269,9 @@ def test_connected_is_announced_once(play: Play) -> None:
     play(act)
 
 
-def test_reading_stops_while_the_peer_does_not_receive(play: Play) -> None:
-    """A ServerConnection that is not receiving gets nothing more, and reading goes on when it is again."""
+@pytest.mark.parametrize("by_peer", [True, False])
+def test_reading_stops_while_the_peer_does_not_receive(play: Play, by_peer: bool) -> None:
+    """A ServerConnection that is not receiving gets nothing more. When it is again, it or another has reading go on."""
 
     async def act(scene: _Scene) -> None:
         peer = await scene.meet()
@@ -286,7 +287,10 @@ def test_reading_stops_while_the_peer_does_not_receive(play: Play) -> None:
         assert peer.received == [b"first"]
         peer.on_data = lambda _: None
         peer.receiving = True
-        peer.wake()
+        if by_peer:
+            peer.wake()
+        else:
+            scene.connection.resume()
         await trio.testing.wait_all_tasks_blocked()
         assert peer.received == [b"first", b"second"]
         await scene.client.aclose()

@@ -106,3 +106,16 @@ def test_a_log_that_was_trimmed_is_read_from_its_oldest_entry() -> None:
     with pytest.raises(LogDamagedError):
         recent.read_back(log, leader.place.index + 1)
     leader.files()
+
+
+def test_an_entry_that_is_too_large_is_not_kept() -> None:
+    """The log has it, and a front that lacks it begins again."""
+    leader = Site(begun(), "a").lead()
+    recent = leader.logged.recent = RecentEntries(60, bytes_max=1000)
+    start = leader.place.position
+    leader.logged.write(leader.block(bytes(2000)))
+    assert recent.between(start, leader.place.position) is None
+    before = leader.place.position
+    leader.logged.write(leader.block())
+    assert recent.between(before, leader.place.position)
+    leader.files()

@@ -1,9 +1,13 @@
 """Fronts that go on with the next leader: what was sent takes effect once, and is answered in its place."""
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
+from maxam.cluster.wire import WireError
+from maxam.gateway import front_orders
+from maxam.gateway.resuming import read_resumption
 from maxam.records import Change
 from tests.support.fronted_world import KEPT_S, FrontClient, FrontedWorld
 from tests.support.sans_io import EVERYTHING
@@ -261,3 +265,56 @@ SCENARIOS: tuple[Callable[[], None], ...] = (
     test_claims_are_made_again_and_sessions_stay,
     test_a_session_that_the_former_leader_gave_to_another_connection_is_given_up,
 )
+
+
+def test_a_front_that_waits_for_its_leader_bounds_what_it_keeps() -> None:
+    """Once a mebibyte waits, nothing more is to be read from clients. That is over when it was handed over again."""
+    world, client = begun()
+    replica = world.fronts[0].replica
+    world.fail_over(written=False)
+    sent = 0
+    while not replica.crowded:
+        sent += 1
+        client.send(f"X/{sent % 9}", bytes(10_000), f"r{sent}")
+        replica.flush()
+        assert sent <= 105
+    assert sent > 95
+    assert not replica.full
+    assert world.find_leader(world.fronts[0]) == ""
+    world.settle()
+    assert not world.fronts[0].replica.crowded
+    assert dispositions(client.read()) == [(f"r{number}", "accepted") for number in range(1, sent + 1)]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"resume": 1},
+        {"resume": ["ab" * 8, 1, [0, 0], []]},
+        {"resume": ["ab" * 7, 1, [0, 0, 0], []]},
+        {"resume": ["xy" * 8, 1, [0, 0, 0], []]},
+        {"resume": ["ab" * 8, None, [0, 0, 0], []]},
+        {"resume": ["ab" * 8, 1, [0, 0, []], []]},
+        {"resume": ["ab" * 8, 1, [0, 0, 0], ["a"]]},
+    ],
+)
+def test_another_state_than_a_front_sends_is_refused(told: dict[str, object]) -> None:
+    """The link of such a front is ended."""
+    with pytest.raises(WireError):
+        read_resumption(told)
+
+
+def test_fronts_that_come_and_go_leave_little_behind() -> None:
+    """The leader knows those that it has ended lately, and those that run however old they are."""
+    world, _ = begun()
+    orders = world.orders
+    first = orders.begin(b"front--0", lambda _: None, lasting=True)
+    local = orders.begin(b"front--l", lambda _: None)
+    with patch.object(front_orders, "_ENDED_MAX", 3):
+        for number in range(1, 6):
+            orders.end(orders.begin(b"front--%d" % number, lambda _: None, lasting=True))
+    assert [orders.knows(b"front--%d" % number) for number in range(6)] == [True, False, False, True, True, True]
+    assert not orders.knows(local.id)
+    orders.end(first)
+    assert orders.knows(first.id)

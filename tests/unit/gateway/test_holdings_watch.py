@@ -46,6 +46,19 @@ def test_pending_receipts_are_reported_until_half_have_left(caplog: pytest.LogCa
     assert len(caplog.records) == 2
 
 
+def test_reading_stops_for_all_and_goes_on() -> None:
+    """No connection is read from while reading is stopped, whatever waits for it and whatever is counted meanwhile."""
+    world = crowd(SMALL)
+    holdings = Holdings(SMALL)
+    clients = [join(world, holdings, "anna") for _ in range(2)]
+    holdings.stop_reading(True)
+    assert not any(client.peer.receiving for client in clients)
+    holdings.count_receipts(0)
+    assert not any(client.peer.receiving for client in clients)
+    holdings.stop_reading(False)
+    assert all(client.peer.receiving for client in clients)
+
+
 def test_frames_that_come_too_slowly_are_closed_by_the_look(caplog: pytest.LogCaptureFixture) -> None:
     """A frame that is held open is closed without anything else happening on its connection."""
     world = crowd(SMALL)
