@@ -290,6 +290,9 @@ class Fronting:
             refusal.wills.append(operation)
             for key in self._last_wills.wills.refuse(refusal):
                 expel_setter(self._table.sessions.get(key))
+            connection = self._receipt_waits.of(operation.publisher)
+            if connection is not None:  # it has sent DISCONNECT
+                connection.drop_receipts(0)
 
     def _refuse_send(self, refused: RefusedOperation, change: Change) -> None:
         connection = self._offers.connections.get(refused.number) or self._connection_of(change)

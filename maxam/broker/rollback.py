@@ -10,7 +10,7 @@ from maxam.broker.publishing import UNAVAILABLE, rejection_headers
 from maxam.broker.receipt_waits import ReceiptWaits
 from maxam.broker.session_table import SessionTable
 from maxam.metrics import Counters
-from maxam.records import Identity, Rejection
+from maxam.records import Identity, Rejection, WillRecord
 
 
 @final
@@ -58,7 +58,12 @@ class Rollback:
             if session.connection is not None:  # receipts to come wait for what is kept too
                 position = session.connection.position
                 session.connection.position = refusal.moved.get(position, position)
+        setters = {record.publisher for record in refusal.wills if type(record) is WillRecord}
         for connection in self._receipt_waits.batch_refused():
+            if (
+                connection.identity in setters
+            ):  # also one that has sent DISCONNECT: a RECEIPT would show that its will is stored
+                connection.drop_receipts(0)
             connection.refuse(headers, refusal.done, refusal.moved, refusal.failed)
             self._receipt_waits.add(connection)
         for session in sessions.values():  # a SEND without receipt may be among those that were refused

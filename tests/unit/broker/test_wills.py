@@ -357,14 +357,18 @@ class TestRefused:
         assert sent(world.journal) == ([] if then == "connect" else [(A, b"bye")])
         assert len(world.broker.last_wills.wills) == 0
 
-    def test_no_receipt_shows_that_a_refused_will_is_stored(self) -> None:
-        """Neither of a SEND that was rejected before, nor of one that the disk refused."""
+    @pytest.mark.parametrize("leaves", [False, True])
+    def test_no_receipt_shows_that_a_refused_will_is_stored(self, leaves: bool) -> None:
+        """Neither of a SEND that was rejected before, nor of one that the disk refused, nor of a DISCONNECT."""
         world = World.make()
         client = world.client(client_id="c", will_destination=A, will_body="will")
         client.send("malformed", receipt="r-1")
         client.send("X/a", receipt="r-2")
+        if leaves:
+            client.write(b"DISCONNECT\nreceipt:r-3\n\n\0")
         world.broker.roll_back_batch(world.take())
-        assert [frame.command for frame in client.read()] == [b"ERROR"]
+        assert [frame.command for frame in client.read()] == ([] if leaves else [b"ERROR"])
+        assert client.peer.finished
 
     @pytest.mark.parametrize("fired", [False, True])
     def test_the_will_before_a_refused_one_keeps_its_own_delay(self, fired: bool) -> None:
