@@ -291,8 +291,8 @@ class Fronting:
             for key in self._last_wills.wills.refuse(refusal):
                 expel_setter(self._table.sessions.get(key))
             connection = self._receipt_waits.of(operation.publisher)
-            if connection is not None:  # it has sent DISCONNECT
-                connection.drop_receipts(0)
+            if connection is not None:
+                connection.drop_receipts(0)  # as in Rollback
 
     def _refuse_send(self, refused: RefusedOperation, change: Change) -> None:
         connection = self._offers.connections.get(refused.number) or self._connection_of(change)

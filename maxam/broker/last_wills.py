@@ -171,8 +171,6 @@ class LastWills:
 
 
 def expel_setter(session: Session | None) -> None:
-    """End the connection of a session whose will could not be stored, without the RECEIPTs that would show that it was."""
+    """End the connection of a session whose will could not be stored."""
     if session is not None and session.connection is not None:
-        session.connection.receipts.clear()
-        session.connection.receipts_bytes = 0
         session.connection.expel(_REFUSED)

@@ -60,10 +60,8 @@ class Rollback:
                 session.connection.position = refusal.moved.get(position, position)
         setters = {record.publisher for record in refusal.wills if type(record) is WillRecord}
         for connection in self._receipt_waits.batch_refused():
-            if (
-                connection.identity in setters
-            ):  # also one that has sent DISCONNECT: a RECEIPT would show that its will is stored
-                connection.drop_receipts(0)
+            if connection.identity in setters:
+                connection.drop_receipts(0)  # these would show that its will is stored
             connection.refuse(headers, refusal.done, refusal.moved, refusal.failed)
             self._receipt_waits.add(connection)
         for session in sessions.values():  # a SEND without receipt may be among those that were refused

@@ -2,7 +2,7 @@
 
 import types
 
-from maxam.broker import expiry, last_wills, operations, wills
+from maxam.broker import expiry, last_wills, operations, rollback, wills
 from maxam.gateway import freshness, handshake, presence, server_connection
 from tests.simulation.mutants import Mutant
 
@@ -33,7 +33,7 @@ ATTENDANCE_MUTANTS = (
     _mutant("end of a will outlives its change", operations, "type(operation) is WillRecord or (type(operation) is WillEndRecord and operation.fired)", "type(operation) is WillRecord", first=347),
     _mutant("refused will stays", wills, "            found.current = None if found.cancelling else found.stored\n", "", first=1143),
     _mutant("refused will goes on without ERROR", last_wills, "        session.connection.expel(_REFUSED)", "        pass"),
-    _mutant("RECEIPT of a refused will", last_wills, "        session.connection.receipts.clear()\n        session.connection.receipts_bytes = 0\n", "", first=87),
+    _mutant("RECEIPT of a refused will", rollback, "            if connection.identity in setters:\n", "            if False:\n", first=87),
     _mutant("RECEIPT before the will is stored", last_wills, "        connection.position = max(connection.position, position)\n", "", first=275),
     _mutant("delay of a refused will", wills, "            self._disarm(found)\n            if found.lost_s >= 0:\n                self._arm(found)", "            if found.lost_s >= 0 and found.due_s < 0:\n                self._arm(found)", first=227),
     _mutant("wills fired while nothing is due", wills, "return found if now_s >= due_s else None", "return found"),
