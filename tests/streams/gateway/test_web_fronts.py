@@ -180,9 +180,13 @@ async def request(gateway: Living, path: str, ticket: str) -> Any:
 
 
 async def read(tls: Any, until_text: bytes | None = None) -> bytes:
-    """Read an answer to its end, or until it contains a text."""
+    """Read an answer until it contains a text, or to its end, and close the stream there."""
     found = b""
-    while (until_text is None or until_text not in found) and (data := await tls.receive_some()):
+    while until_text is None or until_text not in found:
+        data = await tls.receive_some()
+        if not data:
+            await trio.aclose_forcefully(tls)
+            break
         found += data
     return found
 
