@@ -33,7 +33,6 @@ ONLY: Final[dict[str, Literal["interpreted", "compiled", "both"]]] = {
     "tests/pipeline/": "interpreted",
     # These read and write journals.
     "tests/pipeline/test_cluster.py": "compiled",
-    "tests/pipeline/test_cluster.py::test_workers_with_a_python_of_their_own_are_sent_maxam_alone": "interpreted",
     "tests/pipeline/test_generator.py": "compiled",
     "tests/pipeline/test_history.py": "compiled",
     "tests/pipeline/test_reading.py": "compiled",

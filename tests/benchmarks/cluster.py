@@ -45,13 +45,16 @@ def worker_command(master: str, memory: str) -> list[str]:
 
 
 @contextmanager
-def standalone(folder: Path, workers: int, memory: str = "1g") -> Iterator[str]:
+def standalone(
+    folder: Path, workers: int, memory: str = "1g", environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Run a master and N workers of one core each, on different cores if there are enough. End them on leaving.
 
     Args:
         folder: An empty one, for their logs and what the workers unpack.
         workers: How many.
         memory: Of each, for executors: `1g`.
+        environment: Further variables, which executors inherit.
 
     Yields:
         The address for `--master`.
@@ -60,15 +63,16 @@ def standalone(folder: Path, workers: int, memory: str = "1g") -> Iterator[str]:
         LoadError: Spark is not installed, or a process did not start; with the end of its log.
         PipelineError: There is no Java.
     """
-    environment = {
+    variables = {
         **_environment(),
+        **(environment or {}),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # it would take port 6066, whatever the other ports are
     }
     program = str(spark_home() / "bin" / "spark-class")
     with ExitStack() as running:
         started = running.enter_context(
-            _run([program, *master_command(0, 0)], folder / "master", _READY["master"], environment)
+            _run([program, *master_command(0, 0)], folder / "master", _READY["master"], variables)
         )
         address = f"spark://{LOOPBACK}:{started}"
         cores = sorted(sched_getaffinity(0), reverse=True)
@@ -76,7 +80,7 @@ def standalone(folder: Path, workers: int, memory: str = "1g") -> Iterator[str]:
             # One core is what Spark gives to tasks; Java's compiler and collector would take others.
             core = {cores[number % len(cores)]}
             command = [program, *worker_command(address, memory), "--work-dir", "."]
-            running.enter_context(_run(command, folder / f"worker-{number}", _READY["worker"], environment, core))
+            running.enter_context(_run(command, folder / f"worker-{number}", _READY["worker"], variables, core))
         yield address
 
 

@@ -27,6 +27,9 @@ REMOTE = "sc://127.0.0.1:15002"
 WORKERS = "/opt/workers"
 KNOWN = {"master": MASTER, "remote": REMOTE, "workers": WORKERS, "program": "dist/maxam_pipeline.py"}
 RECORDS = 20_000
+QUICK = {
+    "JDK_JAVA_OPTIONS": os.environ["SPARK_SUBMIT_OPTS"]
+}  # of tests/pipeline/conftest.py, for servers and executors
 PASSED_ON = {"JAVA_HOME", "SPARK_SUBMIT_OPTS"}  # to the guide's commands, of this environment
 SHIM = """#!/bin/sh
 export PYTHONPATH={path} PYTHONSAFEPATH=1
@@ -103,7 +106,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     """Run a cluster of two workers; return its address and where its logs and the workers' folders are."""
     place = tmp_path_factory.mktemp("cluster")
     try:
-        with standalone(place, 2) as address:
+        with standalone(place, 2, environment=QUICK) as address:
             yield address, place
     except MaxamError as error:
         if os.environ.get("CI") == "true":
@@ -193,6 +196,6 @@ def test_a_connect_client_sends_the_environment(folder: Path, newest: dict[str, 
     for option in ("--class org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"):
         assert option in server
     options = ["--master", master[0], "--conf", "spark.executor.memory=800m"]
-    with connect_server(folder, options, {"PYSPARK_PYTHON": "environment/bin/python"}) as remote:
+    with connect_server(folder, options, {"PYSPARK_PYTHON": "environment/bin/python", **QUICK}) as remote:
         run(folder, "Jobs through Spark Connect", 1, remote=remote)
     assert values(folder / "by-connect.json") == newest
