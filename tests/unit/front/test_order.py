@@ -108,6 +108,30 @@ def test_a_full_disk_refuses_values_and_keeps_the_rest() -> None:
     assert values(other.frames) == [("X/a", "4")]
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_no_receipt_shows_that_a_refused_will_is_stored(leaves: bool) -> None:
+    """Neither of a SEND that was rejected before, nor of one that the disk refused, nor of a DISCONNECT."""
+    world = FrontedWorld(count=1)
+    (front,) = world.fronts
+    client = world.client(client_id="c", will_destination="X/a", will_body="will")
+    world.to_leader(front)
+    world.begin_commit()
+    world.end_commit()
+    while world.to_front(front):
+        pass
+    client.send("malformed", b"", "r1")
+    client.send("X/a", b"", "r2")
+    if leaves:
+        client.write(b"DISCONNECT\nreceipt:r3\n\n\0")
+    while world.to_leader(front):
+        pass
+    world.begin_commit()
+    world.end_commit(full=True)
+    world.settle()
+    assert [frame.command for frame in client.read()] == [b"CONNECTED", *([] if leaves else [b"ERROR"])]
+    assert client.peer.finished
+
+
 def test_a_durable_session_goes_on_at_another_front() -> None:
     """Acknowledged values of one front do not come at the other one. The rest does, in order."""
     world = FrontedWorld()
