@@ -17,7 +17,7 @@ from maxam.cluster.wire import BEAT, BEAT_S, SILENCE_S, Beat, Frame, FrameReader
 from maxam.errors import MaxamError
 from maxam.journal.encoding import START, Position
 
-_CONNECT_S: Final = 5.0
+CONNECT_S: Final = 5.0
 _RECEIVE_BYTES: Final = 262_144
 _SEND_BYTES: Final = 262_144  # handed to TLS at once
 _UNSENT_BYTES_MAX: Final = 1_048_576  # that wait in this process; `send` waits for the peer above it
@@ -244,6 +244,7 @@ def connect(
     position: Callable[[], Position],
     denied: Callable[[], str],
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    wait_s: float = CONNECT_S,
 ) -> Link:
     """Return a link to another gateway, before its HELLO.
 
@@ -254,12 +255,13 @@ def connect(
         position: Returns where this gateway's journal ends.
         denied: Returns why the link must end; empty if it may go on.
         now_us: Returns the time, for the signs of life.
+        wait_s: For which a machine may be silent, in seconds.
 
     Raises:
         LinkLostError: There is no connection, or TLS refuses it.
     """
     try:
-        connected = socket.create_connection((host, port), _CONNECT_S)
+        connected = socket.create_connection((host, port), wait_s)
     except OSError as error:
         raise LinkLostError(f"cannot connect to {host} port {port}: {error.strerror or error}") from error
     try:

@@ -34,7 +34,7 @@ from maxam.cluster.copying import COPIED, take_copy
 from maxam.cluster.entry import BLOCK, EntryError, read_entry
 from maxam.cluster.feed import FeedRefusedError
 from maxam.cluster.follower import read_answer, refusal
-from maxam.cluster.link import Link, LinkLostError, connect
+from maxam.cluster.link import CONNECT_S, Link, LinkLostError, connect
 from maxam.config import FrontsSettings, ListenerSettings, Settings
 from maxam.errors import ConfigurationError, MaxamError, first_error
 from maxam.files import stamp_file
@@ -59,6 +59,8 @@ _PAUSE_S_MIN: Final = 0.5  # between two attempts at all gateways, doubled each 
 _PAUSE_S_MAX: Final = 5.0
 _ANSWER_S: Final = 30.0  # for a gateway to send what a front asked for
 _LEADER_S: Final = 0.3  # between two searches for the next leader
+_SILENT_S: Final = 2.0  # for which a search waits for a machine that may be dead
+_SKIPPED_S: Final = 5.0  # for which it leaves out one that was silent
 _FILES_S: Final = 10.0  # between two checks for another certificate
 
 
@@ -193,9 +195,12 @@ class RemoteFront:
     async def _find_leader(self, process: FrontProcess, settings: Settings, state: Resumption) -> Resumed:
         """Link with the next leader. Raises MaxamError if it does not take this front."""
         self._denied = _not_denied
+        skipped: dict[tuple[str, int], float] = {}  # until when
         while True:
             for host, port in self._addresses:
                 asked_s = trio.current_time()
+                if asked_s < skipped.get((host, port), 0.0):
+                    continue
                 try:
                     link, (reader, received), facts, position = await trio.to_thread.run_sync(
                         self._resume, host, port, process, settings, state, abandon_on_cancel=True
@@ -204,7 +209,9 @@ class RemoteFront:
                     if error.reason == wire.GONE:
                         raise
                 except (LinkLostError, wire.WireError):
-                    continue
+                    now_s = trio.current_time()
+                    if now_s - asked_s >= _SILENT_S:
+                        skipped[host, port] = now_s + _SKIPPED_S
                 else:
                     self._denied = link.denied
                     over = FrontLink(link.tls, UNSENT_BYTES_MAX, reader, received)
@@ -375,7 +382,8 @@ class RemoteFront:
     def _link(
         self, host: str, port: int, wish: int, position: Position, incarnation: str, state: bytes = b""
     ) -> tuple[Link, wire.Welcome]:
-        link = connect(host, port, self._credentials.client(), lambda: position, lambda: "", _loop_us)
+        wait_s = _SILENT_S if state else CONNECT_S
+        link = connect(host, port, self._credentials.client(), lambda: position, lambda: "", _loop_us, wait_s)
         try:
             link.denied = self._credentials.denial_of(link.tls)
             link.send(wire.encode_hello(wire.Hello(wish, socket.gethostname(), __version__, incarnation, position)))

@@ -1,6 +1,7 @@
 """A cluster as processes with a front on another machine: its clients stay connected when the leader ends."""
 
 import shutil
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -45,12 +46,14 @@ def site(tmp_path: Path) -> Iterator[ClusterSite]:
 
 
 class RemoteFront:
-    """A front of a site, as a process; leaving it ends the process."""
+    """A front of a site, as a process; leaving it ends the process. The first address that it has is of a dead machine."""
 
     def __init__(self, site: ClusterSite, folder: Path) -> None:
         folder.mkdir()
         certs = site.members["a"].certificates
-        addresses = ", ".join(f'"127.0.0.1:{port}"' for port in site.links.values())
+        self.dead = socket.create_server(("127.0.0.1", 0))  # a machine that does not answer
+        ports = [self.dead.getsockname()[1], *site.links.values()]
+        addresses = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
         config = folder / "maxam.toml"
         config.write_text(
             f'[front]\nfrom = [{addresses}]\nfolder = "copy"\n[listener]\nport = 0\n'
@@ -65,7 +68,7 @@ class RemoteFront:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self.process:  # closes its output
+        with self.dead, self.process:  # closes its output
             self.process.kill()
 
 

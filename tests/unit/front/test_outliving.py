@@ -1,11 +1,17 @@
 """Fronts that go on with the next leader: what was sent takes effect once, and is answered in its place."""
 
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+import trio
+from trio.testing import MockClock
 
-from maxam.cluster.wire import WireError
+from maxam.cluster.feed import FeedRefusedError
+from maxam.cluster.link import LinkLostError
+from maxam.cluster.wire import GONE, WireError
+from maxam.front.remote import RemoteFront
 from maxam.gateway import front_orders
 from maxam.gateway.resuming import read_resumption
 from maxam.records import Change
@@ -318,3 +324,25 @@ def test_fronts_that_come_and_go_leave_little_behind() -> None:
     assert not orders.knows(local.id)
     orders.end(first)
     assert orders.knows(first.id)
+
+
+def test_a_machine_that_does_not_answer_holds_up_a_search_once() -> None:
+    """The search goes on with the others, and asks it again later."""
+    front: Any = object.__new__(RemoteFront)
+    vars(front)["_addresses"] = [("dead", 1), ("other", 1)]
+    asked: list[str] = []
+
+    def ask(host: str, *_: object) -> object:
+        asked.append(host)
+        if host == "dead":
+            trio.from_thread.run(trio.sleep, 2.0)
+            raise LinkLostError("silent")
+        if asked.count("dead") < 2:
+            raise LinkLostError("no leader")
+        raise FeedRefusedError(GONE, "too late")
+
+    with patch.object(RemoteFront, "_resume", lambda _, *arguments: ask(*arguments)), pytest.raises(FeedRefusedError):
+        trio.run(front._find_leader, None, None, None, clock=MockClock(autojump_threshold=0))
+    assert asked[:2] == ["dead", "other"]
+    assert asked[-2:] == ["dead", "other"]
+    assert asked.count("other") > 10
