@@ -655,12 +655,11 @@ def simulate(seed: int) -> Counter[str]:
     runs += [Fronted(seed, COUNTS[-1], cuts=cuts, failovers=True) for cuts in (False, True)]
     for run in runs:
         run.run()
-    alike(seed)
-    return sum((run.counted for run in runs), Counter())
+    return sum((run.counted for run in runs), Counter(alike=alike(seed)))
 
 
-def alike(seed: int) -> None:
-    """Run a seed with each number of fronts, one action after the other: each client reads exactly the same."""
+def alike(seed: int) -> int:
+    """Run a seed with each number of fronts, one action after the other: each client reads exactly the same. Return the frames read."""
     runs: list[list[Seat]] = []
     for count in COUNTS:
         run = Fronted(seed, count, calm=True)
@@ -670,5 +669,4 @@ def alike(seed: int) -> None:
         for one, other in zip(runs[0], found, strict=True):
             if one.heard() != other.heard():
                 raise Violation(f"with {count} fronts a client reads {other.read}, without fronts {one.read}")
-    if not sum(len(seat.read) for seat in runs[0]) > _STEPS:
-        raise Violation("nothing happens")
+    return sum(len(seat.read) for seat in runs[0])

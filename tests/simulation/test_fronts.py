@@ -43,8 +43,7 @@ def test_what_clients_are_promised_holds_over_leader_changes() -> None:
 
 def test_clients_read_the_same_with_any_number_of_fronts() -> None:
     """With 0, 1 and 3 fronts all answers and values of a seed are the same, if each action settles before the next one."""
-    for seed in range(10, 14):
-        alike(seed)
+    assert sum(alike(seed) for seed in range(10, 14)) > 1000
 
 
 def test_simulated_fronts_are_not_idle() -> None:
