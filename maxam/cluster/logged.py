@@ -24,12 +24,14 @@ from maxam.cluster.entry import (
     TERM,
     Entry,
     file_payload,
+    same_position,
     term_payload,
     texts_payload,
 )
 from maxam.cluster.keeper import Keeper
 from maxam.cluster.log import NONCE_BYTES, Head, Log, LogError, LogFullError, LogLostError, SupersededError
 from maxam.cluster.log_place import LogPlace
+from maxam.cluster.placing import ForkedError
 from maxam.cluster.recent import RecentEntries
 from maxam.cluster.steps import Steps
 from maxam.cluster.swap import swap_until_known
@@ -294,10 +296,16 @@ class LoggedJournal:
 
         Raises:
             SupersededError: Another member was first.
+            ForkedError: The log was set back. It has other entries than this member has taken.
             LogFullError: The log is full.
             LogLostError: The journal is being closed.
         """
         with self._lock:
+            if self.place.index > before.index:  # an entry of the other member was taken meanwhile
+                self._swaps.superseded(before)
+                raise SupersededError(before)
+            if not same_position(self.place.position, before.position):
+                raise ForkedError(f"entry {before.index} of the log does not end where the own journal does")
             self._term = before.term + 1
             payload = term_payload(self._name, release)
             at, index = before.position, before.index + 1

@@ -19,6 +19,8 @@ The head of the log decides who leads: each swap compares it and replaces it. Ti
 * A follower counts silence from the moment at which it saw the last change of the head. It waits longer than the lease, by a margin for
   clocks that run differently. Members that prefer to lead wait less than others.
 * Silence counts only while the engine answers. Before a claim the head is read again, linearizably. A watch that hangs is no silence.
+* An index alone does not show that a log was set back. So `LoggedJournal.claim` compares the position of the head with that of the
+  own journal.
 """
 
 from collections.abc import Mapping

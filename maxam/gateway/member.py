@@ -28,7 +28,7 @@ from maxam.cluster.log_reader import LogReader, entry_reader
 from maxam.cluster.logged import LoggedJournal
 from maxam.cluster.member import RESTART, Member, OtherMember
 from maxam.cluster.membership import Announcement, read_membership
-from maxam.cluster.placing import FOLLOW, find_place
+from maxam.cluster.placing import FOLLOW, ForkedError, find_place
 from maxam.cluster.recent import RecentEntries
 from maxam.cluster.steps import Step, Steps
 from maxam.cluster.wishes import (
@@ -433,6 +433,9 @@ class ClusterMember:
             await self._call(self.logged.claim, before, __version__, self._steps)
         except (SupersededError, LogFullError, LogLostError) as error:  # the machine knows it already
             self._report("claim-failed", error=error)
+        except ForkedError as error:
+            self._report("claim-failed", error=error)
+            self._take(self.machine.diverged)
 
     async def _lead(self, head: Head) -> None:
         """Serve clients: the broker is up to date with all that any leader before has logged."""

@@ -434,7 +434,10 @@ class Process(Runtime):
 
     def _claim(self, before: Head) -> None:
         with suppress(SupersededError, LogFullError, LogLostError):  # the machine knows it already
-            self.logged.claim(before, "1.0", self)  # type: ignore[arg-type]  # takes steps
+            try:
+                self.logged.claim(before, "1.0", self)  # type: ignore[arg-type]  # takes steps
+            except ForkedError:
+                self.post(self.member.diverged)
 
     def _call(self, swap: Callable[[], None]) -> None:
         self._writing = True

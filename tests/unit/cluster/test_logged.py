@@ -297,6 +297,37 @@ def test_one_of_two_claims_wins() -> None:
     assert read_entry(log.entries[3]).reign() == ("b", "0.2.0")
 
 
+def test_a_log_that_was_set_back_is_not_claimed() -> None:
+    """The member has taken other entries than the log has now, up to the same index."""
+    leaders = Site(begun(), "b").lead(), Site(begun(), "c").lead()
+    for leader, body in zip(leaders, (b"old", b"new"), strict=True):
+        leader.logged.write(leader.block(body))
+    site = Site(leaders[0].log, "a")
+    site.follow()
+    head = leaders[1].log.head()
+    assert head is not None
+    assert head.index == site.place.index
+    with pytest.raises(ForkedError):
+        site.logged.claim(head, "0.2.0", site.steps)
+    assert site.logged.head is None
+    assert site.swaps.events == []
+
+
+def test_a_claim_that_comes_after_an_entry_of_another_leader_is_superseded() -> None:
+    """The role follows again."""
+    log = begun()
+    site = Site(log, "a")
+    site.follow()
+    head = log.head()
+    assert head is not None
+    Site(log, "b").lead()
+    site.follow()
+    with pytest.raises(SupersededError):
+        site.logged.claim(head, "0.2.0", site.steps)
+    assert site.swaps.events == ["superseded "]
+    site.lead()
+
+
 def test_a_claim_of_unknown_outcome_ends_with_the_journal() -> None:
     """While the log gives no answer the claim is tried again; an end stops that."""
     site = Site(begun(), "a")
