@@ -431,11 +431,10 @@ class ClusterMember:
     async def _claim(self, before: Head) -> None:
         try:
             await self._call(self.logged.claim, before, __version__, self._steps)
-        except (SupersededError, LogFullError, LogLostError) as error:  # the machine knows it already
+        except (SupersededError, LogFullError, LogLostError, ForkedError) as error:
             self._report("claim-failed", error=error)
-        except ForkedError as error:
-            self._report("claim-failed", error=error)
-            self._take(self.machine.diverged)
+            if isinstance(error, ForkedError):  # the machine knows the others already
+                self._take(self.machine.diverged)
 
     async def _lead(self, head: Head) -> None:
         """Serve clients: the broker is up to date with all that any leader before has logged."""
