@@ -497,6 +497,8 @@ class Cluster:
         if index >= newest:
             return
         self.engine.set_back(index)
+        for process in self.processes():  # a log is set back while the engine is stopped
+            process.lose_engine()
         self.truth = self.truth.up_to(index)
         self.histories.append(self.truth)
         self.silences.clear()
