@@ -111,7 +111,8 @@ class Cluster:
     * Each index has one entry, and positions, terms and revisions go on without a gap over all leaders.
     * Each journal, and the list that each member has applied, is a beginning of the log.
     * A value is answered as accepted only if it is in the log, and as refused only if it never comes into it. None is in it twice.
-    * Two members never lead with a lease. A member has a lease only for `lease_s` after the begin of its last successful swap.
+    * Two members never lead with a lease. A member has a lease only for `lease_s` after the begin of its last successful swap. One that
+      has its lease from before the log was set back does not know of that. Nothing that it is sent is accepted.
     * A member that leads, and is not shown its own head for `cut_off_s`, ends at its next tick.
     * A request that needs the order sees all that was answered to anybody before it came.
     * A member claims only a head that no member swapped for `lease_s`, and only when it has applied all of the log.
@@ -132,6 +133,7 @@ class Cluster:
         self.truth = Truth()
         self.histories = [self.truth]
         self.written_s = self.now_s  # when the newest head was written
+        self.set_back_s = 0.0  # when the log was set back last
         self.silences: dict[bytes, float] = {}  # of each nonce, how long it was the newest head, once it is not
         self.accepted: set[int] = set()
         self.refused: set[int] = set()
@@ -274,10 +276,11 @@ class Cluster:
         self.counted["asks"] += 1
 
     def check_leaders(self) -> None:
-        """At most one member leads with a lease, and its lease is true."""
+        """At most one member leads with a lease that it has from the log as it is, and each lease is true."""
         serving = [p for p in self.processes() if p.member.serves(p.local_s)]
-        if len(serving) > 1:
-            raise Violation(f"{[p.site.name for p in serving]} lead and have a lease")
+        proven = [p for p in serving if p.proof_s >= self.set_back_s]
+        if len(proven) > 1:
+            raise Violation(f"{[p.site.name for p in proven]} lead and have a lease")
         for process in serving:
             age_s = (self.now_s - process.proof_s) * process.site.rate
             if age_s > LEASE_S + 1e-6:
@@ -497,12 +500,10 @@ class Cluster:
         if index >= newest:
             return
         self.engine.set_back(index)
-        for process in self.processes():  # a log is set back while the engine is stopped
-            process.lose_engine()
         self.truth = self.truth.up_to(index)
         self.histories.append(self.truth)
         self.silences.clear()
-        self.written_s = self.now_s
+        self.written_s = self.set_back_s = self.now_s
         self.freeze(self.rng.choice(self.sites))  # which may wake when the log has other entries up to its index
         self.newest = 0
 

@@ -204,11 +204,6 @@ class Process(Runtime):
         self._facts.append(fact)
         self.after(self.rng.random() * (0.002 + self.stalls_s), self._drain)
 
-    def lose_engine(self) -> None:
-        """Have the event loop find that its connections to the engine have ended."""
-        self._facts.append(self._engine_failed)
-        self.after(0.0, self._drain)
-
     def _drain(self) -> None:
         while self._facts and not self.ended:
             self._fulfil(self._facts.popleft()() or [])
