@@ -61,13 +61,13 @@ class LogPlace:
         """Raise an error unless an entry is the next one.
 
         Raises:
-            EntryError: Its index or term is not the next.
-            ForkedError: It does not follow by its position.
+            EntryError: Its index is not the next.
+            ForkedError: It does not follow by its term or position: the log was set back.
         """
         if entry.index != self.index + 1:
             raise EntryError(f"entry {entry.index} where {self.index + 1} was due")
         if entry.term < self.term:
-            raise EntryError(f"entry {entry.index} has term {entry.term}, and the one before it {self.term}")
+            raise ForkedError(f"entry {entry.index} has term {entry.term}, and the one before it {self.term}")
         if not follows(entry.before, self.position, entry.begins):
             raise ForkedError(
                 f"entry {entry.index} begins after revision {entry.before.revision}, and the one before it ends with"

@@ -54,6 +54,7 @@ CLUSTER_MUTANTS = (
     _mutant("follower skips the chain", log_place, "        if not follows(entry.before, self.position, entry.begins):\n", "        if False:\n", first=9),
     _mutant("follower skips a gap", log_place, "        if entry.index != self.index + 1:\n", "        if entry.index <= self.index:\n", first=5),
     _mutant("a log that was set back is claimed", logged, "            if not same_position(self.place.position, before.position):\n", "            if False:\n", first=324),
+    _mutant("a follower waits for a lower term to end", log_place, '            raise ForkedError(f"entry {entry.index} has term', '            raise EntryError(f"entry {entry.index} has term', first=7123),
     # Of trimming.
     _mutant("trim at one copy", trimming, "held = copied[needed - 1]", "held = copied[0]"),
     _mutant("trim with members missing", trimming, "        if len(copied) < needed:\n            return 0\n        held = copied[needed - 1]\n", "        held = copied[-1]\n", first=53),
