@@ -24,9 +24,14 @@ def follows(before: Position, end: Position, begins: bool) -> bool:
 
     The check of the last block is 0 where only a snapshot is known. Only a segment can begin there.
     """
-    if begins and not (before.chain and end.chain):
+    if begins and not (_is_whole(before) and _is_whole(end)):
         return before.revision == end.revision
     return (before.revision, before.accepted_at_us, before.chain) == (end.revision, end.accepted_at_us, end.chain)
+
+
+def _is_whole(position: Position) -> bool:
+    """Return True if the check of the block before is known, or there is none before."""
+    return position.chain != 0 or position.revision == position.accepted_at_us == 0
 
 
 @dataclass(frozen=True, slots=True)

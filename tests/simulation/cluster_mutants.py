@@ -3,6 +3,7 @@
 import types
 
 from maxam.cluster import log_place, logged, member, placing, swap, trimming
+from maxam.journal import segments
 from tests.simulation import simulated_log
 from tests.simulation.mutants import Mutant
 
@@ -55,6 +56,7 @@ CLUSTER_MUTANTS = (
     _mutant("follower skips a gap", log_place, "        if entry.index != self.index + 1:\n", "        if entry.index <= self.index:\n", first=5),
     _mutant("a log that was set back is claimed", logged, "            if not same_position(self.place.position, before.position):\n", "            if False:\n", first=324),
     _mutant("a follower waits for a lower term to end", log_place, '            raise ForkedError(f"entry {entry.index} has term', '            raise EntryError(f"entry {entry.index} has term', first=7123),
+    _mutant("the first block follows any of its revision", segments, "position.chain != 0 or position.revision == position.accepted_at_us == 0", "position.chain != 0", first=7883),
     # Of trimming.
     _mutant("trim at one copy", trimming, "held = copied[needed - 1]", "held = copied[0]"),
     _mutant("trim with members missing", trimming, "        if len(copied) < needed:\n            return 0\n        held = copied[needed - 1]\n", "        held = copied[-1]\n", first=53),

@@ -31,6 +31,7 @@ from maxam.cluster.steps import Steps
 from maxam.errors import DiskFullError, JournalError
 from maxam.journal.encoding import START, Block, Encoder, Position
 from maxam.journal.files import Journal, JournalSettings
+from maxam.journal.segments import follows
 from maxam.records import AcknowledgementRecord
 from tests.simulation.disk import SimulatedDisk
 from tests.support.journal_records import NOW_US, SYNC, change
@@ -408,6 +409,14 @@ def entry_after(position: Position, index: int, term: int) -> Entry:
     """Return a block with one change."""
     made = Encoder(position, SYNC).encode([change(position.revision + 1)])
     return block_entry(made.data, made.before, made.after, position.revision == 0, index, term)
+
+
+def test_the_first_block_follows_nothing() -> None:
+    """Blocks without a change have its revision too. A position that is known from a snapshot alone may be any of them."""
+    assert follows(START, START, begins=True)
+    assert not follows(START, Position(0, NOW_US, 7), begins=True)
+    assert not follows(Position(0, NOW_US, 7), START, begins=True)
+    assert follows(Position(0, NOW_US, 0), Position(0, NOW_US, 7), begins=True)
 
 
 @pytest.mark.parametrize(("index", "term"), [(4, 1), (3, 1)])
