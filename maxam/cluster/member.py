@@ -242,6 +242,8 @@ class Member:
             self._saw(now_s, head)
         if not same or not self._may_claim(now_s):
             return []
+        if head.version != self._read_after:  # the read began before this head was seen: it proves no silence
+            return self._read()
         self.role = Role.CLAIMING
         return [Claim(head)]
 

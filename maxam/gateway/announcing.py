@@ -111,7 +111,7 @@ class Announcer:
             try:
                 self.members = await call(self._exchange, own())
                 now_s = time.monotonic()
-                self._hear(now_s)
+                self._hear(begun_s, now_s)
                 learned(now_s, {one.name: OtherMember(one.number, one.priority, one.ready) for one in self._others()})
                 last = self._due(now_s)
                 if last:
@@ -190,7 +190,7 @@ class Announcer:
     def _others(self) -> Iterator[Announcement]:
         return (one for one in self.members.values() if one.name != self._settings.own_name)
 
-    def _hear(self, now_s: float) -> None:
+    def _hear(self, asked_s: float, now_s: float) -> None:
         for name, one in self.members.items():
             known = self._heard.get(name)
             if known is None or known[0] != one.number:
@@ -204,6 +204,7 @@ class Announcer:
         while len(indexes) > 1 and indexes[1][0] <= now_s - _STEP_S:
             indexes.popleft()
         self._trimming.seen(now_s, self._logged.place.block)
+        self._trimming.announced(asked_s, {one.name: (one.number, one.synced) for one in self.members.values()})
         self._changed.set()
         self._changed = trio.Event()
 
@@ -212,11 +213,7 @@ class Announcer:
         if now_s < self._trim_s:
             return 0
         self._trim_s = now_s + _TRIM_S
-        # A member that is silent may have lost its disk: what it announced last does not count.
-        synced = {one.name: one.synced for one in self.members.values() if self.is_live(one.name)}
-        return self._trimming.due(
-            now_s, synced | {self._settings.own_name: self._keeper.synced_index}, len(self.members)
-        )
+        return self._trimming.due(now_s, (self._settings.own_name, self._keeper.synced_index), len(self.members))
 
 
 def announcement_of(member: "ClusterMember", settings: ClusterSettings, gateway: "Gateway") -> Announcement:

@@ -29,6 +29,7 @@ CLUSTER_MUTANTS = (
     _mutant("claim without linearizable read", member, "        return self._read() if not self._reading and self._may_claim(now_s) else []\n", "        if not self._may_claim(now_s):\n            return []\n        self.role = Role.CLAIMING\n        return [Claim(self.head)]\n", first=2),
     _mutant("claim before caught up", member, "        if self.applied != head.index or self.journalled != head.index:\n            return False\n", "", first=18),
     _mutant("leads before its own term entry", member, "        if own is None or self.applied < own.index or self.journalled < own.index:\n", "        if own is None:\n"),
+    _mutant("claim by a read that is older than the silence", member, "        if head.version != self._read_after:", "        if False:", first=10134),
     _mutant("silence goes on while the engine does not answer", member, '        """A watch or a call to the engine has failed: the silence begins again."""\n        self._silent_since_s = now_s\n', ""),
     _mutant("claims within the lease", member, "return self._lease_s + max(MARGIN_S_MIN, self._lease_s * MARGIN_OF_LEASE)", "return self._lease_s * 0.5"),
     _mutant("no margin for clocks", member, "return self._lease_s + max(MARGIN_S_MIN, self._lease_s * MARGIN_OF_LEASE)", "return self._lease_s"),
@@ -40,7 +41,7 @@ CLUSTER_MUTANTS = (
     _mutant("serves suspended", member, " and not self._handed_over and now_s - self.proof_s < self._lease_s", " and not self._handed_over"),
     _mutant("wakes and answers", member, "        if 0 < self._cut_off_s <= now_s - self.shown_s:\n", "        if False:\n", first=1),
     _mutant("stays although superseded", member, '        return self._end(RESTART, "superseded")\n', "        return []\n"),
-    _mutant("never resumes", member, "            self.suspended = not self.suspended\n", "            self.suspended = True\n", first=12),
+    _mutant("never resumes", member, "            self.suspended = not self.suspended\n", "            self.suspended = True\n", first=6),
     _mutant("no beats", member, "            wishes.append(Beat())\n", "            pass\n"),
     # Of the handover.
     _mutant("serves after it handed over", member, "self.role in _SERVING and not self._handed_over and", "self.role in _SERVING and"),
@@ -52,7 +53,7 @@ CLUSTER_MUTANTS = (
     _mutant("place by the hint alone", placing, "            if same_position(entry_at(hint).after, position):\n", "            if entry_at(hint):\n", first=1),
     _mutant("forked member follows", placing, _BEHIND, "    if ours < oldest or (ours == oldest and first > 1):\n        return Place(BEHIND)\n    return Place(FOLLOW, head.index + 1)\n", first=9),
     _mutant("a member that is behind is taken for forked", placing, _BEHIND, "    return Place(FORKED)\n"),
-    _mutant("follower skips the chain", log_place, "        if not follows(entry.before, self.position, entry.begins):\n", "        if False:\n", first=9),
+    _mutant("follower skips the chain", log_place, "        if not follows(entry.before, self.position, entry.begins):\n", "        if False:\n", first=29),
     _mutant("follower skips a gap", log_place, "        if entry.index != self.index + 1:\n", "        if entry.index <= self.index:\n", first=5),
     _mutant("a log that was set back is claimed", logged, "            if not same_position(self.place.position, before.position):\n", "            if False:\n", first=324),
     _mutant("a follower waits for a lower term to end", log_place, '            raise ForkedError(f"entry {entry.index} has term', '            raise EntryError(f"entry {entry.index} has term', first=7123),
@@ -60,4 +61,5 @@ CLUSTER_MUTANTS = (
     # Of trimming.
     _mutant("trim at one copy", trimming, "held = copied[needed - 1]", "held = copied[0]"),
     _mutant("trim with members missing", trimming, "        if len(copied) < needed:\n            return 0\n        held = copied[needed - 1]\n", "        held = copied[-1]\n", first=53),
+    _mutant("an old announcement that is read late counts", trimming, "(number, index, self._asked_s)", "(number, index, asked_s)", first=9585),
 )  # fmt: skip

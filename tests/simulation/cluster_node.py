@@ -506,20 +506,21 @@ class Process(Runtime):
         self.spawn(lambda: self._exchange(json.dumps(text).encode()))
 
     def _exchange(self, text: bytes) -> None:
+        asked_s = self.local_s
         try:
             self.log.announce(self.site.name, text)
             found = {name: json.loads(one) for name, one in self.log.announced().items()}
         except LogLostError:
             return
-        self.post(lambda: self._announced(found))
+        self.post(lambda: self._announced(asked_s, found))
 
-    def _announced(self, found: dict[str, dict[str, int]]) -> list[Wish]:
+    def _announced(self, asked_s: float, found: dict[str, dict[str, int]]) -> list[Wish]:
         now_s = self.local_s
         peers = {name: OtherMember(one["number"], one["priority"], bool(one["ready"])) for name, one in found.items()}
         self.member.announced(now_s, peers)
+        self.trimming.announced(asked_s, {name: (one["number"], one["synced"]) for name, one in found.items()})
         if self.leading:
-            synced = {name: found[name]["synced"] for name in self.member.live(now_s)}
-            last = self.trimming.due(now_s, synced | {self.site.name: self.synced_index})
+            last = self.trimming.due(now_s, (self.site.name, self.synced_index))
             if last:
                 self.spawn(lambda: self._trim(last))
         return []

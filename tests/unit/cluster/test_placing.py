@@ -6,6 +6,7 @@ import pytest
 
 from maxam.cluster.entry import BLOCK, PROOF, Entry, same_position
 from maxam.cluster.log import Head, LogFullError, LogLostError, LogTrimmedError
+from maxam.cluster.member import SILENT_S
 from maxam.cluster.placing import BEHIND, FOLLOW, FORKED, Place, find_place
 from maxam.cluster.swap import PAUSE_S_MAX, swap_until_known
 from maxam.cluster.trimming import Trimming
@@ -104,23 +105,59 @@ def test_the_log_forgets_what_is_old_and_synced_in_enough_journals() -> None:
         trimming = Trimming(copies, 60.0)
         for index in range(1, 11):
             trimming.seen(index * 10.0, index)
-        last = trimming.due(115.0, {"a": a, "b": b, "c": c})
+        announce(trimming, 114.0, b=b, c=c)
+        last = trimming.due(115.0, ("a", a))
         assert last == min(5, sorted((a, b, c))[-copies])
-        assert trimming.due(115.0, {"a": a, "b": b, "c": c}) == 0
-    assert Trimming(2, 60.0).due(1e9, {"a": 100, "b": 100}) == 0
+        assert trimming.due(115.0, ("a", a)) == 0
+    trimming = Trimming(2, 60.0)
+    announce(trimming, 1e9, b=100)
+    assert trimming.due(1e9, ("a", 100)) == 0
+
+
+def announce(trimming: Trimming, now_s: float, **synced: int) -> None:
+    """Have members announce that their journals are synced up to these indexes, since the announcements were read before."""
+    trimming.announced(now_s, {})
+    trimming.announced(now_s, {name: (1, index) for name, index in synced.items()})
 
 
 def test_the_log_forgets_nothing_while_members_are_missing() -> None:
     """Two copies need two members."""
     trimming = Trimming(2, 0.0)
     trimming.seen(1.0, 1)
-    assert trimming.due(9.0, {"a": 5}) == 0
-    assert trimming.due(9.0, {"a": 5, "b": 1}) == 1
+    assert trimming.due(9.0, ("a", 5)) == 0
+    announce(trimming, 9.0, b=1)
+    assert trimming.due(9.0, ("a", 5)) == 1
+
+
+def test_an_announcement_counts_from_when_it_may_have_been_made() -> None:
+    """One that is read late may be of a member that has lost its disk since."""
+    for first, silent_s in product((True, False), (0.0, 1.0, SILENT_S - 0.5, SILENT_S, 2 * SILENT_S)):
+        trimming = Trimming(2, 0.0)
+        trimming.seen(1.0, 1)
+        if not first:
+            trimming.announced(100.0, {"a": (1, 1), "b": (1, 0)})
+        read_s = 100.0 + silent_s
+        trimming.announced(read_s, {"a": (2, 1), "b": (2, 1)})
+        assert trimming.due(read_s, ("a", 1)) == (0 if first or silent_s >= SILENT_S else 1)
+
+
+def test_an_announcement_that_stays_the_same_ends_to_count() -> None:
+    """A member that is silent counts for `SILENT_S`, and again from its next announcement on."""
+    for later_s in (0.0, SILENT_S - 1.5, SILENT_S - 0.5, SILENT_S + 0.5):
+        trimming = Trimming(2, 0.0)
+        trimming.seen(1.0, 1)
+        announce(trimming, 100.0, b=1)
+        for second in range(int(later_s) + 1):
+            trimming.announced(100.0 + second, {"b": (1, 1)})
+        counts = later_s < SILENT_S
+        assert trimming.due(100.0 + later_s, ("a", 1)) == counts
+        trimming.announced(107.0, {"b": (2, 1)})
+        assert trimming.due(107.5, ("a", 1)) == (not counts)
 
 
 def test_members_that_do_not_exist_are_not_waited_for() -> None:
     """An entry needs `copies_min` copies, or one of each member if there are fewer. Silent members exist, and have none."""
-    for copies_min, count, silent in product((1, 2, 3), range(4), range(3)):
+    for copies_min, count, silent in product((1, 2, 3), range(1, 4), range(3)):
         members = count + silent
         needed = min(copies_min, max(members, 1))
         for synced in product(range(4), repeat=count):
@@ -128,7 +165,8 @@ def test_members_that_do_not_exist_are_not_waited_for() -> None:
             for index in (1, 2, 3):
                 trimming.seen(float(index), index)
             expected = max((one for one in range(4) if sum(has >= one for has in synced) >= needed), default=0)
-            assert trimming.due(9.0, dict(zip("abc", synced, strict=False)), members) == expected
+            announce(trimming, 9.0, **dict(zip("bc", synced[1:], strict=False)))
+            assert trimming.due(9.0, ("a", synced[0]), members) == expected
 
 
 def test_a_swap_is_repeated_until_its_outcome_is_known() -> None:
