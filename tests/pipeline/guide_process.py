@@ -34,7 +34,6 @@ GUIDE = REPOSITORY / "docs" / "analyse" / "pipeline.md"
 PORT = "61614"  # of the guide's gateway; that of a test has another one
 SMALL = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
 }

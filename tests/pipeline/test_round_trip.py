@@ -62,7 +62,6 @@ class TotalsProcess:
                 *("--timezone", periods.zone.key, "--day-start", f"{periods.day_start:%H:%M}"),
                 *("--master", "local[2]", "--conf", "spark.driver.memory=512m"),
                 *("--conf", "spark.sql.shuffle.partitions=2"),
-                *("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
             ],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
