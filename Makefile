@@ -85,6 +85,10 @@ cluster-compare: $(INSTALLED) $(DEV) ## a cluster beside NATS JetStream and Rabb
 	deploy/build-nats >/dev/null
 	$(BENCHMARKS) cluster $(COMPARE_ARGS)
 
+cluster-large: $(INSTALLED) $(DEV) ## three gateways with a million topics: promotion, an empty member that joins, lag (LARGE_ARGS="--topics 100000")
+	$(BENCHMARKS) large-cluster $(LARGE_ARGS)
+
+.PHONY: etcd-test
 etcd-test: $(DEV) ## kill the leader of three etcd nodes under a writer and a reader (KILLS=20 takes some two minutes)
 	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest -q -s tests/cluster/test_etcd.py
 

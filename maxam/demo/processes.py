@@ -45,6 +45,11 @@ class Process:
         """Exit status of the last run; None while it runs, and before the first start."""
         return None if self._running is None else self._running.poll()
 
+    @property
+    def pid(self) -> int:
+        """Of the last run; 0 before the first start."""
+        return 0 if self._running is None else self._running.pid
+
     def start(self) -> None:
         """Start it. It may not be ready yet."""
         with self.log.open("w") as output:

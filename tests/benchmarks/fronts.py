@@ -6,6 +6,8 @@ time of a MESSAGE in the busiest process does not depend on that: it is the limi
 
 import os
 import sys
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -16,11 +18,14 @@ from maxam.bench.bodies import METER_READING, SCHEMAS, avro_bodies, read_schemas
 from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
 from maxam.bench.run import run
 from maxam.bench.syntax import MAXAM
+from maxam.bench.target import Role
+from maxam.https_client import Credentials, Remote
 from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.brokers.process import process_cpu_s, tree
 
 _BODIES: Final = 1000
 _BODY_BYTES: Final = 120
+_ANSWER_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,28 @@ def measure(fronts: int, subscribers: int, rate: float, seconds: float, topics: 
         )
 
 
+def takeovers(fronts: int, count: int) -> dict[str, list[float]]:
+    """Connect again and again with the same client-id; return the seconds that takes, by whether the front is another one."""
+    settings = f"[fronts]\ncount = {fronts}\n[limits]\ntakeovers_per_minute_max = 1000000"
+    found: dict[str, list[float]] = {"the same front": [], "another front": []}
+    with gateway(os.sched_getaffinity(0), settings=settings) as broker, ExitStack() as stack:
+        files = broker.target.subscriber
+        assert files is not None
+        credentials = Credentials(f"localhost:{broker.admin_port}", files.certificate, files.key, files.ca)
+        remote = Remote(credentials, _ANSWER_S)
+        front = None
+        for number in range(count + 1):
+            begun_s = time.perf_counter()
+            line = broker.target.connect(Role.SUBSCRIBER, "wanderer")
+            took_s = time.perf_counter() - begun_s
+            stack.callback(line.close)
+            rows = [row for row in remote.get("/v1/connections")["connections"] if row["client_id"] == "wanderer"]
+            before, front = front, max(rows, key=lambda row: str(row["opened_at"]))["front"]
+            if number:
+                found["the same front" if front == before else "another front"].append(took_s)
+    return found
+
+
 @click.command("fronts")
 @click.option("--fronts", default=2, help="Number of fronts.")
 @click.option("--pairs", default=5, help="Runs with fronts and without, in turn.")
@@ -81,8 +108,21 @@ def measure(fronts: int, subscribers: int, rate: float, seconds: float, topics: 
 @click.option("--topics", default=100, help="Number of topics.")
 @click.option("--rate", default=0.0, help="SENDs a second; 0 for as many as receipts come for.")
 @click.option("--seconds", default=5.0, help="Time that is measured in each run.")
-def fronts_command(fronts: int, pairs: int, subscribers: int, topics: int, rate: float, seconds: float) -> None:
+@click.option(
+    "--takeovers", "moves", default=0, help="Measure so many takeovers of a session by a new connection instead."
+)
+def fronts_command(
+    fronts: int, pairs: int, subscribers: int, topics: int, rate: float, seconds: float, moves: int
+) -> None:
     """Measure MESSAGEs to many subscribers with fronts and without, in turn."""
+    if moves:
+        for where, waits_s in takeovers(fronts, moves).items():
+            ordered = sorted(waits_s)
+            shown = ", ".join(
+                f"p{share} {ordered[int(share / 100 * (len(ordered) - 1))] * 1000:.1f} ms" for share in (50, 99)
+            )
+            sys.stdout.write(f"a session taken over at {where}: {shown}, of {len(ordered)}, TLS handshake included\n")
+        return
     found: dict[int, list[Measured]] = {0: [], fronts: []}
     for _ in range(pairs):
         for count, runs in found.items():

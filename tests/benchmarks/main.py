@@ -14,6 +14,7 @@ from tests.benchmarks.fronts import fronts_command
 from tests.benchmarks.globs import globs_command
 from tests.benchmarks.grow import grow_command
 from tests.benchmarks.holds import holds_command
+from tests.benchmarks.large_cluster import large_cluster_command
 from tests.benchmarks.observer import observer_command
 from tests.benchmarks.pipeline import pipeline_command
 from tests.benchmarks.recovery import recovery_command
@@ -39,6 +40,7 @@ _COMMANDS: Final = (
     estate_command,
     etcd_command,
     cluster_command,
+    large_cluster_command,
     observer_command,
     web_command,
 )
