@@ -49,6 +49,7 @@ from tests.support.patience import PATIENCE_S
 NOW = dt.datetime.now(dt.UTC)
 DAY = dt.timedelta(days=1)
 EVERYTHING = {"send": ["X/**"], "receive": ["X/**"]}
+_NAP_S = 0.01
 ANYTHING_GOES = '[[rule]]\ndestination = "X/**"\nencoding = "none"\n'
 
 
@@ -327,3 +328,18 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let the gateway work on until something is so; there is no event to wait for that a client would see."""
     while not condition():  # noqa: ASYNC110  # see above
         await trio.sleep(0.002)
+
+
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Fail if a block takes longer, by the time in which this process gets a processor: naps are counted, whose end comes late if not."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_fail_after_naps, round(seconds / _NAP_S))
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _fail_after_naps(count: int) -> None:
+    for _ in range(count):
+        await trio.sleep(_NAP_S)
+    raise trio.TooSlowError

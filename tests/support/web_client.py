@@ -185,3 +185,23 @@ async def refusal(
         assert frame.command == b"ERROR", (frame.headers, frame.body)
         assert passcode.encode() not in frame.body or not passcode
         return frame.headers.get(b"code", frame.headers[b"message"])
+
+
+async def request_values(gateway: Living, path: str, ticket: str) -> trio.SSLStream[trio.SocketStream]:
+    """Send a request for values; return the stream of the answer."""
+    stream = await dial(gateway)
+    head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ticket}\r\nconnection: close\r\n\r\n"
+    await stream.tls.send_all(head.encode())
+    return stream.tls
+
+
+async def read_answer(tls: trio.SSLStream[trio.SocketStream], until_text: bytes | None = None) -> bytes:
+    """Read an answer until it contains a text, or to its end, and close the stream there."""
+    found = b""
+    while until_text is None or until_text not in found:
+        data = await tls.receive_some()
+        if not data:
+            await trio.aclose_forcefully(tls)
+            break
+        found += data
+    return found

@@ -26,7 +26,7 @@ from maxam.records import GATEWAY, Change
 from maxam.stomp.events import VERSION_1_2, Connect, Subscribe, SubscribeOptions
 from maxam.stomp.frames import SERVER_COMMANDS, Decoder, Frame
 
-BEAT_S: Final = 4.0  # between two checks of rights: a reader that lost them is gone within 5 s
+BEAT_S: Final = 2.0  # between two checks of rights: with the time to notice and load a changed file, below 5 s
 PING_S: Final = 12.0  # proxies close a connection that is silent for longer
 CLIENT_ID_PREFIX: Final = "http-"
 _ID: Final = b"values"

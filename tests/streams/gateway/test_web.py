@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,21 @@ import pytest
 import trio
 from wsproto.extensions import PerMessageDeflate
 
-from maxam.config import FrontsSettings
+from maxam.config import FrontsSettings, Limits, ReloadSettings
 from maxam.gateway.tickets import TicketError
 from maxam.gateway.web_upgrade import ORIGIN_CHARACTERS_MAX
 from maxam.web_config import WebSettings
-from tests.support.living_gateway import EVERYTHING, Site, living, run, until
-from tests.support.web_client import RefusedError, connect, dial, make_ticket, page, refusal
+from tests.support.living_gateway import EVERYTHING, Site, living, run, until, within
+from tests.support.web_client import (
+    RefusedError,
+    connect,
+    dial,
+    make_ticket,
+    page,
+    read_answer,
+    refusal,
+    request_values,
+)
 
 ORIGIN = "https://floor.example"
 WEB = WebSettings(listen="127.0.0.1:0", origins=(ORIGIN,))
@@ -142,8 +152,6 @@ def test_a_maker_grants_only_what_it_has(site: Site, wish: dict[str, Any], code:
 
 
 _WITHDRAWN = {
-    "revoked": lambda site: site.revoke("backend"),
-    "removed": lambda site: site.policy({"anna": EVERYTHING}),
     "no right to make tickets": lambda site: site.policy({"anna": EVERYTHING, "backend": EVERYTHING}),
     "fewer globs": lambda site: site.policy({"anna": EVERYTHING, "backend": BACKEND | {"receive": ["X/Floor.*"]}}),
     "a principal of the name": lambda site: site.policy(
@@ -154,7 +162,7 @@ _WITHDRAWN = {
 
 @pytest.mark.parametrize("change", list(_WITHDRAWN))
 def test_a_page_ends_with_the_rights_of_the_maker(site: Site, change: str) -> None:
-    """A maker that loses its certificate, its right or a glob takes its pages and unused tickets with it."""
+    """A maker that loses its right or a glob takes its pages and unused tickets with it."""
 
     async def test() -> None:
         async with living(site, web=WEB) as gateway:
@@ -165,6 +173,30 @@ def test_a_page_ends_with_the_rights_of_the_maker(site: Site, change: str) -> No
                 message, _ = await client.error()
                 assert message == b"policy changed, reconnect"
             assert await refusal(gateway, unused) == b"ticket-invalid"
+
+    run(test)
+
+
+def test_pages_and_streams_end_within_5_s_of_a_changed_file(site: Site) -> None:
+    """The gateway notices by itself that a maker is revoked or removed. Its pages, streams of values and unused tickets end."""
+    site.policy({"anna": EVERYTHING, "backend": BACKEND, "spare": BACKEND})
+    changes: dict[str, Callable[[], None]] = {
+        "backend": lambda: site.revoke("backend"),
+        "spare": lambda: site.policy({"anna": EVERYTHING, "backend": BACKEND}),
+    }
+
+    async def test() -> None:
+        async with living(site, web=WEB, reload=ReloadSettings(), limits=Limits()) as gateway:
+            for maker, change in changes.items():
+                unused = make_ticket(gateway, maker)
+                stream = await request_values(gateway, "/v1/values/live", make_ticket(gateway, maker))
+                await read_answer(stream, b"event: sync")
+                async with page(gateway, make_ticket(gateway, maker)) as client, within(5):
+                    change()
+                    assert (await client.error())[0] == b"policy changed, reconnect"
+                    assert b"event: ended" in await read_answer(stream)
+                    assert client.stream.closed is not None
+                assert await refusal(gateway, unused) == b"ticket-invalid"
 
     run(test)
 

@@ -16,7 +16,7 @@ from maxam.gateway.front_orders import FrontOrders
 from maxam.gateway.front_web import FrontWeb
 from maxam.web_config import WebSettings
 from tests.support.living_gateway import EVERYTHING, Living, Site, TestClient, living, run, until
-from tests.support.web_client import connect, dial, make_ticket, page, refusal
+from tests.support.web_client import connect, dial, make_ticket, page, read_answer, refusal, request_values
 
 pytestmark = pytest.mark.slow
 
@@ -171,26 +171,6 @@ def test_a_page_that_leaves_while_its_ticket_is_asked_for_leaves_nothing(site: S
     run(test)
 
 
-async def request(gateway: Living, path: str, ticket: str) -> Any:
-    """Send a request for values; return the stream of the answer."""
-    stream = await dial(gateway)
-    head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ticket}\r\nconnection: close\r\n\r\n"
-    await stream.tls.send_all(head.encode())
-    return stream.tls
-
-
-async def read(tls: Any, until_text: bytes | None = None) -> bytes:
-    """Read an answer until it contains a text, or to its end, and close the stream there."""
-    found = b""
-    while until_text is None or until_text not in found:
-        data = await tls.receive_some()
-        if not data:
-            await trio.aclose_forcefully(tls)
-            break
-        found += data
-    return found
-
-
 def test_values_over_http_come_through_fronts(site: Site) -> None:
     """A ticket reads a page of values, another one a stream, in which a large value arrives whole. A stop ends the stream."""
 
@@ -198,23 +178,25 @@ def test_values_over_http_come_through_fronts(site: Site) -> None:
         async with served(site) as gateway, gateway.client("anna") as anna:
             await anna.send("X/Floor.1", b"v")
             ticket = make_ticket(gateway, receive=["X/Floor.*"])
-            found = await read(await request(gateway, "/v1/values?glob=X/**", ticket))
+            found = await read_answer(await request_values(gateway, "/v1/values?glob=X/**", ticket))
             head, _, body = found.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 ")
             assert [row["destination"] for row in json.loads(body)["values"]] == ["X/Floor.1"]
-            assert (await read(await request(gateway, "/v1/values?glob=X/**", ticket))).startswith(b"HTTP/1.1 401 ")
+            assert (await read_answer(await request_values(gateway, "/v1/values?glob=X/**", ticket))).startswith(
+                b"HTTP/1.1 401 "
+            )
             assert await refusal(gateway, ticket) == b"ticket-invalid"
             stream: Any = None
             for leaves in (True, False):
                 ticket = make_ticket(gateway, receive=["X/Floor.*"])
-                stream = await request(gateway, "/v1/values/live?glob=X/**", ticket)
-                assert b"X/Floor.1" in await read(stream, b"event: sync")
+                stream = await request_values(gateway, "/v1/values/live?glob=X/**", ticket)
+                assert b"X/Floor.1" in await read_answer(stream, b"event: sync")
                 await anna.send("X/Floor.2", b"w" * 400_000)
-                assert len(await read(stream, b"\n\n")) > 500_000
+                assert len(await read_answer(stream, b"\n\n")) > 500_000
                 if leaves:
                     await trio.aclose_forcefully(stream)
                     await until(lambda: gateway.gateway.web_open == 0)
             gateway.gateway.stop()
-            await read(stream)
+            await read_answer(stream)
 
     run(test)
