@@ -24,14 +24,16 @@ class ServedWorld:
     Attributes:
         world: The broker and its journal. A test may replace it, as a restart does.
         sent_bytes: Bytes that went to clients.
+        takeovers: Connections that lost their session to another one. A test takes off those whose program has ended.
     """
 
     def __init__(self, **given: Any) -> None:
         self.world = World.make(**given)
         self.world.broker.incarnation = INCARNATION
         self.sent_bytes = 0
+        self.takeovers = 0
         self._sessions = 0
-        self._serving: set[anyio.CancelScope] = set()
+        self._serving: dict[anyio.CancelScope, ServerConnection] = {}
 
     @property
     def values(self) -> dict[str, bytes]:
@@ -55,6 +57,9 @@ class ServedWorld:
                 self.forget()
             case ("restart", incarnation):
                 self.restart(incarnation)
+            case ("takeover",):
+                self.take_over()
+                return 1.0  # a program that is started again has its first connection then
             case ("rights", rights):
                 self.grant(rights)
             case ("wait", seconds):
@@ -92,6 +97,14 @@ class ServedWorld:
         for scope in self._serving:
             scope.cancel()
 
+    def take_over(self) -> None:
+        """Have another connection of `anna` take the session `me`, and leave."""
+        self._tick()
+        served = [one for scope, one in self._serving.items() if not scope.cancel_called]
+        self.takeovers += sum(one.client_id == "me" and not one.finished for one in served)
+        self.world.client(client_id="me").lose()
+        self.world.settle()
+
     def grant(self, rights: dict[str, list[str]]) -> None:
         """Give `anna` other rights, while connections may be open."""
         self._tick()
@@ -127,7 +140,7 @@ class ServedWorld:
             woken.set()
 
         async with anyio.create_task_group() as tasks:
-            self._serving.add(tasks.cancel_scope)
+            self._serving[tasks.cancel_scope] = connection
             tasks.start_soon(read)
             try:
                 while bytes_max > 0 and not connection.finished:
@@ -145,7 +158,7 @@ class ServedWorld:
             except anyio.BrokenResourceError:
                 pass
             finally:
-                self._serving.remove(tasks.cancel_scope)
+                del self._serving[tasks.cancel_scope]
                 connection.closed(self._tick(), "over")
                 if world is self.world:
                     world.settle()

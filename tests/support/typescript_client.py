@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from tests.support.byte_streams import MemoryStream, stream_pair
 from tests.support.served_world import EVER, ServedWorld
 
+_TAKEN_OVER = "session-taken-over-by-a-newer-connection"
 _MARGIN_S = 1e-6  # a timer of the event loop must not end before that of the client
 
 
@@ -37,7 +38,7 @@ class TypeScriptClient:
     async def run(
         self, served: ServedWorld, bytes_max: int = EVER, *, again: bool = False, pace_s: float = 0, **options: Any
     ) -> None:
-        """Run the program until it is cancelled, which kills it.
+        """Run the program until it is cancelled, which kills it, or until its session is taken over, which ends it.
 
         Args:
             served: The broker.
@@ -107,6 +108,9 @@ class _Run:
                 self._channels[channel].put(base64.b64decode(data[0]))
             else:
                 self._channels[channel].cut()
+        if "ended" in answer:
+            assert answer["ended"] == _TAKEN_OVER
+            self._tasks.cancel_scope.cancel()
 
     def _open(self, channel: int) -> None:
         ours, theirs = stream_pair()

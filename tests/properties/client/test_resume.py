@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxam.client import Client, ClientError
+from maxam.client import Client, ClientError, GatewayError
 from maxam.client.resume import ResumingClient, resume
 from maxam.client.subscription import AckMode
+from maxam.stomp.answers import SESSION_TAKEN_OVER
 from tests.support.event_loops import EVENT_LOOPS, EventLoop, simulated
 from tests.support.served_world import EVER, ServedWorld
 
@@ -53,16 +54,22 @@ async def program(client: Client | ResumingClient, kept: Kept, **given: Any) -> 
             store()
 
 
+def taken_over(error: BaseException) -> bool:
+    """Return True for the end of a connection whose session another one has taken."""
+    return isinstance(error, GatewayError) and error.message == SESSION_TAKEN_OVER
+
+
 async def run_program(
     served: ServedWorld, kept: Kept, seconds: float = SETTLED_S, bytes_max: int = EVER, **given: Any
 ) -> None:
-    """Run the program on one connection until a time has passed or the connection breaks, and kill it."""
+    """Run the program on one connection until a time has passed or the connection ends, and kill it."""
     with anyio.move_on_after(seconds):
         try:
-            async with served.connected(bytes_max=bytes_max) as client:
+            async with served.connected("me", bytes_max) as client:
                 await program(client, kept, **given)
-        except* ClientError:
-            assert bytes_max < EVER
+        except* ClientError as errors:
+            if bytes_max == EVER and errors.split(taken_over)[1] is not None:
+                raise
 
 
 @pytest.mark.slow
@@ -161,6 +168,7 @@ STEPS = st.one_of(
     st.tuples(st.just("forget")),
     st.tuples(st.just("run"), st.integers(0, 1500), st.sampled_from([0.0, 0.5, 3.0, SETTLED_S])),
     st.tuples(st.just("live"), SENDS),
+    st.tuples(st.just("takeover"), SENDS),
     st.tuples(st.just("restart"), st.sampled_from([None, "0000000000000001", "0000000000000002"])),
     st.tuples(st.just("rights"), st.sampled_from([ALL, LESS, OTHER]), st.booleans()),
 )
@@ -194,7 +202,10 @@ KILL_HISTORIES = (
 async def play_history(
     served: ServedWorld, steps: list[tuple[Any, ...]], run: Callable[[float, int], Awaitable[None]]
 ) -> None:
-    """Do the steps. `run` runs the program for some seconds, or until its connection breaks after some bytes, and kills it."""
+    """Do the steps. `run` runs the program for some seconds, or until its connection breaks after some bytes, and kills it.
+
+    A takeover ends the program at once: it does not take the session back.
+    """
 
     async def run_until_settled() -> None:
         await run(SETTLED_S, EVER)
@@ -213,6 +224,15 @@ async def play_history(
                     for topic, body in sends:
                         served.send(topic, body)
                         await anyio.lowlevel.checkpoint()
+            case ("takeover", sends):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(run_until_settled)
+                    await anyio.sleep(SETTLED_S / 2)
+                    began_s = anyio.current_time()
+                    served.take_over()
+                    for topic, body in sends:
+                        served.send(topic, body)
+                assert anyio.current_time() < began_s + 1
             case ("forget",):
                 served.forget()
             case ("restart", incarnation):
@@ -249,10 +269,23 @@ LIVE_STEPS = st.one_of(
     st.tuples(st.just("send"), SENDS),
     st.tuples(st.just("forget")),
     st.tuples(st.just("cut")),
+    st.tuples(st.just("takeover")),
     st.tuples(st.just("restart"), st.sampled_from([None, "0000000000000001", "0000000000000002"])),
     st.tuples(st.just("rights"), st.sampled_from([ALL, LESS, OTHER])),
     st.tuples(st.just("wait"), st.sampled_from([0.1, 0.3, 2.0, SETTLED_S])),
 )
+
+
+async def restarted(served: ServedWorld, keep: Callable[[], Awaitable[None]]) -> None:
+    """Run a program for ever. It ends when its session is taken over, and only then, and is started again."""
+    while True:
+        try:
+            await keep()
+        except GatewayError as error:
+            if not taken_over(error):
+                raise
+        served.takeovers -= 1
+        assert served.takeovers == 0
 
 
 @pytest.mark.slow
@@ -267,29 +300,41 @@ LIVE_STEPS = st.one_of(
 def test_any_history_of_a_resuming_client_ends_equal(
     event_loop: EventLoop, ack: AckMode, options: dict[str, Any], given_values: bool, steps: list[tuple[Any, ...]]
 ) -> None:
-    """The same for a program that goes on while its connections break. Without `values` it keeps them by the messages."""
+    """The same for a program that goes on while its connections break. Without `values` it keeps them by the messages.
 
-    async def keep(served: ServedWorld, values: dict[str, bytes]) -> None:
-        marked: dict[str, Any] = {"values": values} if given_values else {"markers": True, "eager": True}
+    A takeover ends it. It is started again, and continues from its values and position.
+    """
+
+    async def keep(served: ServedWorld, kept: Kept) -> None:
+        values = kept.values
+        marked: dict[str, Any] = {"markers": True, "eager": True}
+        if given_values:
+            marked = {"values": values, "since": kept.position}
+        else:
+            values.clear()
         async with (
             resume(served.connected, "me") as client,
             client.subscribe("X/**", id="s", ack=ack, **marked, **options) as subscription,
         ):
-            async for message in subscription:
-                if not given_values:
-                    values[message.destination] = message.body
-                    if message.deleted:
-                        del values[message.destination]
+            try:
+                async for message in subscription:
+                    if not given_values:
+                        values[message.destination] = message.body
+                        if message.deleted:
+                            del values[message.destination]
+            finally:
+                kept.position = subscription.position
 
     async def test() -> None:
-        served, values = ServedWorld(), dict[str, bytes]()
+        served, kept = ServedWorld(), Kept()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keep, served, values)
+            tasks.start_soon(restarted, served, lambda: keep(served, kept))
             for step in (*steps, ("wait", 3 * SETTLED_S)):
                 pause_s = served.do(step)
                 if pause_s:
                     await anyio.sleep(pause_s)
             tasks.cancel_scope.cancel()
-        assert values == wanted(served, options)
+        assert served.takeovers == 0
+        assert kept.values == wanted(served, options)
 
     simulated(test, event_loop)

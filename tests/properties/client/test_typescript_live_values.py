@@ -1,5 +1,6 @@
 """The live map of `@maxam/client` ends equal to the broker, by the same histories as the Python client."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,15 @@ from hypothesis import given, settings
 
 from maxam.client.subscription import AckMode
 from tests.properties.client.test_live_values import LIVE_HISTORIES
-from tests.properties.client.test_resume import KILL_HISTORIES, SETTLED_S, STRIDE, TOPICS, play_history, wanted
+from tests.properties.client.test_resume import (
+    KILL_HISTORIES,
+    SETTLED_S,
+    STRIDE,
+    TOPICS,
+    play_history,
+    restarted,
+    wanted,
+)
 from tests.support.event_loops import EventLoop, simulated
 from tests.support.served_world import EVER, ServedWorld
 from tests.support.typescript_client import TypeScriptClient
@@ -32,15 +41,20 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TypeScriptClien
 def test_any_history_ends_equal(
     client: TypeScriptClient, event_loop: EventLoop, options: dict[str, Any], pace_s: float, steps: list[Any]
 ) -> None:
-    """A program that takes `pace_s` for each change, while connections break, the gateway restarts and rights change."""
+    """A program that takes `pace_s` for each change, while connections break, the gateway restarts and rights change.
+
+    A takeover ends it. It is started again, and continues from what it has stored.
+    """
 
     async def test() -> None:
         served = ServedWorld()
+        program = Program(client, served, {"pace_s": pace_s, **options})
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: client.run(served, pace_s=pace_s, **options))
+            tasks.start_soon(restarted, served, lambda: program.run(math.inf, EVER))
             await anyio.sleep(1)  # the first connection must be made
             for step in (*steps, ("wait", 3 * SETTLED_S)):
                 await anyio.sleep(served.do(step))
+            assert served.takeovers == 0
             assert client.synced
             tasks.cancel_scope.cancel()
         assert client.kept == client.map == wanted(served, options)
@@ -110,7 +124,7 @@ class Program:
         self._again = False
 
     async def run(self, seconds: float, bytes_max: int) -> None:
-        """Run it until a time has passed or its connection breaks, and kill it."""
+        """Run it until a time has passed or its connection breaks, and kill it. It ends by itself when its session is taken over."""
         again, self._again = self._again, True
         with anyio.move_on_after(seconds):
             await self._client.run(self._served, bytes_max, again=again, **self._options)

@@ -26,6 +26,7 @@ interface Command {
 
 /** One run of the program. The next one forgets it, as after a kill. */
 interface Run {
+  client: Client;
   clock: SimulatedClock;
   map: LiveMap<Uint8Array>;
   /** The values by the updates that a listener got. */
@@ -68,14 +69,14 @@ function start({ again, pace, options }: Command): Run {
     const all = [...map].map(([topic, entry]) => [topic, { ...entry, value: encode(entry.value) }]);
     stored = { since, entries: JSON.stringify(all), mirror: new Map(mirror) };
   });
-  return { clock, map, mirror, channels };
+  return { client, clock, map, mirror, channels };
 }
 
 let run: Run | undefined;
 for await (const line of createInterface({ input: process.stdin })) {
   const command: Command = JSON.parse(line);
   if (command.do === "start") run = start(command);
-  const { clock, map, mirror, channels } = run as Run;
+  const { client, clock, map, mirror, channels } = run as Run;
   await clock.pass(Math.max(command.now - clock.now(), 0));
   const events = channels[command.channel];
   if (command.do === "opened") events?.opened();
@@ -83,7 +84,8 @@ for await (const line of createInterface({ input: process.stdin })) {
   else if (command.do === "ended") events?.ended(lost("cut"));
   await clock.pass(0);
   const held = Object.fromEntries([...map].map(([topic, { value }]) => [topic, encode(value)]));
-  const answer = { acts, due: clock.due, map: held, mirror: Object.fromEntries(mirror), synced: map.synced };
+  const ended = client.state.status === "closed" ? client.state.error?.code : undefined;
+  const answer = { acts, due: clock.due, map: held, mirror: Object.fromEntries(mirror), synced: map.synced, ended };
   acts = [];
   console.log(JSON.stringify(answer));
 }
