@@ -15,6 +15,7 @@ from typing import Final
 from forward import forward  # type: ignore[import-not-found]  # the file beside this one
 
 GLOBS: Final = ["X/EGM.*.EGMStatus"]
+SAFE: Final = {"cache-control": "no-store", "content-security-policy": "frame-ancestors 'none'"}
 PAGE: Final = {"content-type": "text/html; charset=utf-8", "content-encoding": "gzip"}
 PLAIN: Final = {"content-type": "text/plain"}
 
@@ -38,11 +39,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Make a ticket for a page of this backend."""
-        origin = f"http://127.0.0.1:{self.options.port}"
-        if self.path != "/ticket" or self.headers["origin"] != origin:
+        if self.path != "/ticket" or self.headers["origin"] != self.options.origin:
             return self.reply(404)
         connection = http.client.HTTPSConnection(self.options.admin, context=self.options.tls, timeout=10)
-        wish = {"principal": "floor-page", "receive": GLOBS, "origin": origin}
+        wish = {"principal": "floor-page", "receive": GLOBS, "origin": self.options.origin}
         try:
             connection.request("POST", "/v1/tickets", json.dumps(wish), {"maxam-admin": "1"})
             return self.reply(200, json.load(connection.getresponse())["ticket"].encode())
@@ -55,8 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         """Send an answer. `content` describes the body."""
         self.close_connection = status != 200  # the body of the request was not read
         self.send_response(status)
-        headers = {"content-length": str(len(body)), "cache-control": "no-store", **content}
-        for name, value in {"content-security-policy": "frame-ancestors 'none'", **headers}.items():
+        for name, value in {**SAFE, **content, "content-length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -74,6 +73,6 @@ if __name__ == "__main__":
     options.tls = ssl.create_default_context(cafile=options.certificates / "ca.pem")
     options.tls.load_cert_chain(options.certificates / "backend.pem", options.certificates / "backend.key")
     with ThreadingHTTPServer(("127.0.0.1", options.port), Handler) as server:
-        options.port = server.server_port
-        print(f"http://127.0.0.1:{options.port}/", flush=True)  # noqa: T201 - the address of the page
+        options.origin = f"http://127.0.0.1:{server.server_port}"
+        print(f"{options.origin}/", flush=True)  # noqa: T201 - the address of the page
         server.serve_forever()
