@@ -3,7 +3,7 @@
 import { type Clock, realClock } from "./clock.ts";
 import { Connection, type OutHeaders } from "./connection.ts";
 import { Emitter, type Off } from "./emitter.ts";
-import { CREDENTIAL_CODES, MaxamError } from "./errors.ts";
+import { asFinal, CREDENTIAL_CODES, MaxamError } from "./errors.ts";
 import { writeJson } from "./json.ts";
 import { LiveMap, type ValuesOptions } from "./live-map.ts";
 import type { Headers } from "./stomp.ts";
@@ -248,8 +248,7 @@ export class Client {
     if (refused) this.#refusals += 1;
     const renewable = (this.#options.ticket ?? this.#options.token) !== undefined;
     if (!error.temporary || (refused && (!renewable || this.#refusals >= REFUSALS_MAX))) {
-      const final = error.temporary ? new MaxamError(error.code, error.message, { cause: error }) : error;
-      this.#close(final);
+      this.#close(asFinal(error));
       return;
     }
     this.#losses = stable ? 0 : this.#losses + 1;

@@ -63,6 +63,11 @@ export function endsSubscription(error: MaxamError): boolean {
   return !SUBSCRIBE_TEMPORARY.has(error.code);
 }
 
+/** Return an error as the reason why something is closed for good. */
+export function asFinal(error: MaxamError): MaxamError {
+  return error.temporary ? new MaxamError(error.code, error.message, { receipt: error.receipt, cause: error }) : error;
+}
+
 /** Return the error of a connection that ended without an ERROR frame. */
 export function lost(detail: string, cause?: unknown): MaxamError {
   return new MaxamError("connection-lost", detail, { temporary: true, cause });

@@ -8,7 +8,7 @@
 
 import type { OutHeaders } from "./connection.ts";
 import { Emitter, type Off } from "./emitter.ts";
-import { endsSubscription, MaxamError } from "./errors.ts";
+import { asFinal, endsSubscription, MaxamError } from "./errors.ts";
 import { readLongs } from "./json.ts";
 import type { Frame, Headers } from "./stomp.ts";
 
@@ -217,7 +217,8 @@ export class LiveMap<T> implements Iterable<[string, Entry<T>]> {
       },
       (error: MaxamError) => {
         // An ERROR that refers to this SUBSCRIBE would follow it again.
-        if (!error.temporary || (error.receipt !== undefined && endsSubscription(error))) this.#close(error);
+        if (!error.temporary || (error.receipt !== undefined && endsSubscription(error)))
+          this.#close(asFinal(error));
       },
     );
   }

@@ -351,6 +351,7 @@ test("a refused subscription ends, is never sent again, and the others live on",
   const wrong = client.values("X/*", { selector: "a =" });
   await clock.pass(600_000);
   assert.equal(wrong.state.error?.code, "bad-selector");
+  assert.equal(wrong.state.error?.temporary, false);
   assert.equal(gateway.received.filter(({ headers }) => headers.selector).length, 1);
   assert.equal(gateway.opened, 2);
   assert.deepEqual(held(well), gateway.expected());
