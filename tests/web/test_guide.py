@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,7 +120,10 @@ def running(*command: str, cwd: Path) -> Iterator[None]:
 
 
 def test_the_page_of_the_guide_shows_every_machine(project: Path, tmp_path: Path, certificates: Path) -> None:
-    """A page built by the guide's steps shows the state of each machine, those of its filter, and why a filter is refused."""
+    """A page built by the guide's steps shows the state of each machine, those of its filter, and why a filter is refused.
+
+    The program for Node.js runs beside it.
+    """
     bundle(project)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -142,6 +146,7 @@ def test_the_page_of_the_guide_shows_every_machine(project: Path, tmp_path: Path
         ]
         machines = [sys.executable, "-m", "maxam.demo", *venue, "--certificates", str(certificates)]
         with running(*machines, cwd=ROOT), running("node", "backend.mjs", cwd=project), chromium() as tab:
+            assert prints_a_value(project, gateway.port)
             wait_for(port)
             tab.open(f"http://localhost:{port}/")
             until(tab, "document.querySelector('#status').textContent.trim()", lambda status: status == "connected")
@@ -157,6 +162,21 @@ def test_the_page_of_the_guide_shows_every_machine(project: Path, tmp_path: Path
             until(tab, "document.querySelector('#problem').textContent")
             until(tab, "document.querySelector('#status').textContent.trim()", lambda status: status == "connected")
             assert tab.run("document.querySelectorAll('tbody tr').length") == 0
+
+
+def prints_a_value(project: Path, port: int) -> bool:
+    """Return True if the guide's program for Node.js prints the value of a machine."""
+    program = block("javascript", "`live.mjs`")
+    assert program.count("61614") == 1
+    (project / "live.mjs").write_text(program.replace("61614", str(port)))
+    with subprocess.Popen(["node", "live.mjs"], cwd=project, stdout=subprocess.PIPE, text=True) as live:
+        watchdog = threading.Timer(PATIENCE_S, live.kill)  # ends the wait for a line that never comes
+        watchdog.start()
+        assert live.stdout is not None
+        found = any(line.startswith("value X/EGM.Q.10000.EGMStatus") for line in live.stdout)
+        live.kill()
+        watchdog.cancel()
+    return found
 
 
 def wait_for(port: int) -> None:
