@@ -27,7 +27,7 @@ VALUES_PER_SLICE: Final = 5  # converted before the event loop runs other tasks
 PAGE_VALUE_BYTES_MAX: Final = 131_072  # of headers and bodies of one page, except the last one
 LAST_EVENT_ID: Final = "last-event-id"
 _POSITION_CHARACTERS_MAX: Final = 64
-_FIELDS: Final = text("fields", "paths of the fields to show, such as `status,faults.code`. Without it, all")
+_FIELDS: Final = text("fields", "paths of the fields to show, such as `gamePlay.state,faults.code`. Without it, all")
 _SINCE: Final = text("since", "`id` of the last event, from which to go on. The header `Last-Event-ID` has precedence")
 _INTERVAL: Final = whole(
     "min_interval_ms",

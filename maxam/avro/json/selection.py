@@ -1,4 +1,4 @@
-"""Fields of a value that a client selects, such as `status,faults.code`.
+"""Fields of a value that a client selects, such as `gamePlay.state,faults.code`.
 
 A path is the names of fields with dots between them. It passes through arrays, maps and unions: `faults.code` is the code of each
 fault. A value that has no fields, such as the null of a union, is shown whole where a path goes on.

@@ -6,8 +6,8 @@ import { MaxamError } from "./errors.ts";
  * Replace the integers at `paths` by `bigint`, in place.
  *
  * A `long` beyond 2^53 is text in JSON, and a smaller one is a number. A path lists the fields from the root, such as
- * `meters.turnover`. `*` stands for each item of an array and each value of a map. `maxam-admin schemas types` writes the paths
- * of a type.
+ * `meters.*.auxiliary.turnover`. `*` stands for each item of an array, each value of a map, and the name of a branch of a union.
+ * A path that the value lacks has no effect. `maxam-admin schemas types` writes the paths of a type.
  */
 export function readLongs<T>(value: T, paths: readonly string[]): T {
   const box = { value: value as unknown };
