@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from maxam.avro.json.forms import named_forms
+from maxam.avro.json.leaves import TIME_EXAMPLES
 from maxam.avro.registry import Registry
 from maxam.avro.schema import Type
 from maxam.schema_tools.tree import Node, read_tree
@@ -194,7 +195,7 @@ def _typescript(found: _Declarations, longs: Longs) -> Iterator[str]:
         yield from ("", *_comment(record.doc, ""), f"export interface {found.short[full]} {{")
         for name, entry in record.fields.items():
             mark = "?" if _optional(entry, record) else ""
-            yield from _comment(entry.doc, "  ")
+            yield from _comment(f"{entry.doc} {_time_note(entry.types)}", "  ")
             yield f"  readonly {name}{mark}: {_union(_text(of, found, syntax) for of in entry.types)};"
         yield "}"
     for full, symbols in found.enums.items():
@@ -207,7 +208,17 @@ def _typescript(found: _Declarations, longs: Longs) -> Iterator[str]:
 
 
 def _comment(doc: str, indent: str) -> list[str]:
-    return [f"{indent}/** {_one_line(doc).replace('*/', '* /')} */"] if doc else []
+    return [f"{indent}/** {_one_line(doc).replace('*/', '* /')} */"] if doc.strip() else []
+
+
+def _time_note(types: Iterable[Type]) -> str:
+    """Return a sentence on the JSON of a date or time, as its documentation may describe the number of Avro. Empty for others."""
+    for of in types:
+        if of.logical in TIME_EXAMPLES:
+            return f"JSON has text such as {TIME_EXAMPLES[of.logical]}."
+        if of.kind in ("union", "array", "map") and (note := _time_note(of.branches)):
+            return note
+    return ""
 
 
 def _long_paths(of: Type, path: str, within: frozenset[str]) -> Iterator[str]:

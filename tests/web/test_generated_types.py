@@ -156,6 +156,13 @@ def test_paths_of_longs(folder: Path) -> None:
     ]
 
 
+def test_a_comment_on_a_time_shows_its_json() -> None:
+    """Where the documentation of a field describes the number of Avro, its comment has a time as JSON shows it."""
+    comments = [line for line in generate(SHIPPED, "--language", "typescript").splitlines() if "1970" in line]
+    assert comments
+    assert all(re.search(r"'\d{4}-\d\d-\d\d(T[\d:.]+Z)?'", comment) for comment in comments)
+
+
 @pytest.mark.slow
 def test_python_accepts_every_value(folder: Path, tmp_path: Path) -> None:
     """Strict mypy accepts examples of all shipped types, and of every kind of type, and the module runs."""

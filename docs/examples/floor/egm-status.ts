@@ -37,7 +37,7 @@ export interface EGMStateBase_v1 {
   readonly manufacturerId: string;
   /** Where the machine stands, as the venue numbers its floor. */
   readonly floorPosition: string;
-  /** When the state was read: milliseconds since 1970-01-01 UTC, by the site controller's clock. */
+  /** When the state was read: milliseconds since 1970-01-01 UTC, by the site controller's clock. JSON has text such as '2026-11-21T12:00:00.000Z'. */
   readonly updatedTime: string;
 }
 
@@ -47,7 +47,7 @@ export interface Fault {
   readonly code: number;
   /** What the machine calls it. */
   readonly text: string;
-  /** When it was first seen: milliseconds since 1970-01-01 UTC. */
+  /** When it was first seen: milliseconds since 1970-01-01 UTC. JSON has text such as '2026-11-21T12:00:00.000Z'. */
   readonly since: string;
 }
 
@@ -57,7 +57,7 @@ export interface Door {
   readonly door: DoorName;
   /** Whether it is open. */
   readonly open: boolean;
-  /** When it was last opened or closed: milliseconds since 1970-01-01 UTC. */
+  /** When it was last opened or closed: milliseconds since 1970-01-01 UTC. JSON has text such as '2026-11-21T12:00:00.000Z'. */
   readonly changed: string;
 }
 
@@ -75,7 +75,7 @@ export interface GamePlay {
 export interface Communications {
   /** Whether the machine answers. */
   readonly online: boolean;
-  /** When it last answered: milliseconds since 1970-01-01 UTC; null when never. */
+  /** When it last answered: milliseconds since 1970-01-01 UTC; null when never. JSON has text such as '2026-11-21T12:00:00.000Z'. */
   readonly lastHeard: null | string;
   /** Share of polls without a good answer in the last minute, 0.0 to 1.0. */
   readonly errorRate: Real;

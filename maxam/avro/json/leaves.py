@@ -29,7 +29,7 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PER_SECOND: Final = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _REALS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_EXAMPLES: Final = {
+TIME_EXAMPLES: Final = {  # JSON by logical type
     "date": '"2026-11-21"',
     "time-millis": '"12:00:00.000"',
     "time-micros": '"12:00:00.000000"',
@@ -100,7 +100,7 @@ def number_writer(of: Type, rows: bool) -> Write:
     bound = 1 << (bits - 1)
     expected = f"a whole number of {bits} bits"
     if of.logical:
-        expected = f"a {of.logical} such as {_EXAMPLES[of.logical]}, or {expected}"
+        expected = f"a {of.logical} such as {TIME_EXAMPLES[of.logical]}, or {expected}"
 
     def write(value: Json, out: bytearray, _depth: int) -> None:
         number = value
