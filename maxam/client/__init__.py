@@ -21,7 +21,7 @@ from maxam.client.errors import (
 )
 from maxam.client.link import Posted
 from maxam.client.progress import Kind
-from maxam.client.resume import OnLoss, OnState, ResumingClient, ResumingSubscription, resume
+from maxam.client.resume import PAUSE_MAX_S, OnLoss, OnState, ResumingClient, ResumingSubscription, resume
 from maxam.client.states import State, is_final
 from maxam.client.subscription import Message, Subscription
 from maxam.client.value_types import ValueTypeError
@@ -153,11 +153,12 @@ async def resuming(
     on_state: OnState | None = None,
     will: LastWill | None = None,
     others: Sequence[Address] = (),
+    pause_max_s: float = PAUSE_MAX_S,
 ) -> AsyncIterator[ResumingClient]:
     """Connect like `connect`, and again whenever the connection is lost, for the length of an `async with` block.
 
     It waits a random time before each attempt. The limit of that time is 0.25 s at first, and doubles with each attempt to
-    30 s. With `others` it is 0.4 s at most in the first 30 s after a loss. The files are read again each time, so that renewed
+    `pause_max_s`. With `others` it is 0.4 s at most in the first 30 s after a loss. The files are read again each time, so that renewed
     certificates are picked up. It gives up only where no attempt can succeed: when another connection takes over the
     session, or when the gateway refuses what CONNECT asks for.
     `ResumingClient.state` shows this, and `on_state` gets each new state. `on_loss` gets the reason for each loss and the
@@ -193,5 +194,5 @@ async def resuming(
 
     search = addresses.search if others else None
     final = partial(is_final, renewable=endpoint.credentials is None or endpoint.credentials.renewable)
-    async with resume(dial_again, client_id, on_loss, search, on_state, final) as client:
+    async with resume(dial_again, client_id, on_loss, search, on_state, final, pause_max_s) as client:
         yield client

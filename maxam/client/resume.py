@@ -27,7 +27,7 @@ from maxam.errors import ClientError
 from maxam.stomp.answers import Receipt
 
 PAUSE_MIN_S: Final = 0.25  # at most, before the first attempt to dial again; doubles with each, up to the greatest
-PAUSE_MAX_S: Final = 30.0
+PAUSE_MAX_S: Final = 30.0  # by default: a herd of clients must not burden a gateway that starts
 # The greatest pause with several addresses, at first: the next leader of a cluster serves within seconds. An attempt at a member that
 # follows is a refused connection.
 PAUSE_SEARCH_S: Final = 0.4
@@ -47,6 +47,7 @@ async def resume(
     search: Callable[[], Awaitable[str]] | None = None,
     on_state: OnState | None = None,
     final: Callable[[ClientError], bool] = is_final,
+    pause_max_s: float = PAUSE_MAX_S,
 ) -> AsyncIterator["ResumingClient"]:
     """Keep a connection made by `dial` while the block runs; the first one is made before it begins.
 
@@ -58,11 +59,12 @@ async def resume(
             the pauses stay short for a while after a loss, as another address may serve soon.
         on_state: Called with each new state.
         final: Returns True for a reason after which there is no further attempt.
+        pause_max_s: Greatest pause before an attempt.
 
     Raises:
         ClientError: The first connection could not be made. Later ones are tried until the block ends.
     """
-    client = ResumingClient(dial, client_id, on_loss, search, on_state, final)
+    client = ResumingClient(dial, client_id, on_loss, search, on_state, final, pause_max_s)
     async with background() as nursery:
         problem: ClientError | None = await nursery.start(client._serve)
         if problem is not None:
@@ -94,6 +96,7 @@ class ResumingClient(KeepsValues):
         search: Callable[[], Awaitable[str]] | None = None,
         on_state: OnState | None = None,
         final: Callable[[ClientError], bool] = is_final,
+        pause_max_s: float = PAUSE_MAX_S,
     ) -> None:
         self.session = client_id
         self.connections = 0
@@ -105,6 +108,7 @@ class ResumingClient(KeepsValues):
         self._search: Final = search
         self._on_state: Final = on_state
         self._final: Final = final
+        self._pause_max_s: Final = pause_max_s
         self._ids: Final = count(1)
         self._subscriptions: Final[list[ResumingSubscription]] = []
         self._client: Client | None = None  # connected, and its subscriptions resumed
@@ -273,7 +277,7 @@ class ResumingClient(KeepsValues):
             await anyio.sleep(wait_s)
             self._show(State("connecting", reason))
             searching = self._search is not None and anyio.current_time() - lost_s < SEARCH_S
-            pause_s = min(2 * pause_s, PAUSE_SEARCH_S if searching else PAUSE_MAX_S)
+            pause_s = min(2 * pause_s, PAUSE_SEARCH_S if searching else self._pause_max_s)
 
 
 @final

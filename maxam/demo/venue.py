@@ -25,6 +25,9 @@ EVERYTHING: Final = "X/EGM.*"
 READINGS: Final = ".EGMMeterReading"  # what the slow subscriber wants
 SETTLE_TIMEOUT_S: Final = 60.0  # for the last values to arrive when publishing has ended
 SETTLE_CHECK_S: Final = 0.1
+PAUSE_MAX_S: Final = (
+    2.0  # before it connects again: these three clients are no burden for a gateway that was started again
+)
 STOP_TIMEOUT_S: Final = 3.0  # for what is being published to be answered at the end: the gateway may be gone
 
 
@@ -120,6 +123,7 @@ def _connection(plan: Plan, name: str, client_id: str, screen: Screen) -> Abstra
         ca=folder / "ca.pem",
         client_id=client_id,
         on_loss=report,
+        pause_max_s=PAUSE_MAX_S,
     )
 
 

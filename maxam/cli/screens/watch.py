@@ -25,6 +25,7 @@ TOPICS_MAX: Final = 1000  # remembered for the table: those that changed last
 VIRTUAL_HOST: Final = "MAXVAPI"  # the gateway's default
 CELL_MIN: Final = 8  # characters of a name or value, however narrow the terminal
 REFRESH_S: Final = 0.25
+PAUSE_MAX_S: Final = 5.0  # before it connects again: a person waits
 RELEARN_S: Final = 5.0  # at most so often the registry is asked for again when a value does not fit it
 
 Style = Literal["table", "lines", "whole", "json"]  # a value a line is cut; whole it is not
@@ -266,6 +267,7 @@ async def _watch(
             check_name=credentials.server_name,
             host=virtual_host,
             on_loss=display.lost,
+            pause_max_s=PAUSE_MAX_S,
         ) as client:
             display.client = client
             current = bool(client.incarnation)  # an older gateway shows plain values, and all again after a loss

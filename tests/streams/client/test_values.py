@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from maxam.client import Change, ClientError, GatewayError, LiveValues, ResumingClient, State
+from maxam.client import Change, Client, ClientError, GatewayError, LiveValues, ResumingClient, State, UnreachableError
 from maxam.client.resume import resume
 from maxam.client.values import Board
 from tests.support.event_loops import on_both_loops
@@ -114,6 +114,30 @@ async def test_a_lost_connection_is_no_change() -> None:
     assert all((state.retry_in_s is not None) == (state.name == "waiting") for state in states)
     assert {state.code for state in states if state.name == "waiting"} == {"connection-lost"}
     assert states[-1] == State("closed")
+
+
+@on_both_loops
+async def test_pauses_have_a_limit() -> None:
+    """While no connection can be made, no pause exceeds `pause_max_s`, and attempts go on until one succeeds."""
+    served = ServedWorld()
+    dials = 0
+    pauses = []
+
+    @asynccontextmanager
+    async def dial(session: str | None) -> AsyncIterator[Client]:
+        nonlocal dials
+        dials += 1
+        if 1 < dials < 30:
+            raise UnreachableError("no gateway")
+        async with served.connected(session) as client:
+            yield client
+
+    async with resume(dial, "me", lambda _reason, wait_s: pauses.append(wait_s), pause_max_s=2) as client:
+        served.cut()
+        await anyio.sleep(60)
+        assert client.connections == 2
+    assert len(pauses) == 29
+    assert max(pauses) <= 2
 
 
 @on_both_loops
