@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from click.testing import CliRunner
 
+from maxam.cli.main import main
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import PATIENCE_S
 from tests.web.browsers import chromium, until
@@ -78,10 +80,10 @@ def project(tmp_path: Path, certificates: Path) -> Path:
     return folder
 
 
-def bundle(project: Path) -> None:
+def bundle(project: Path, program: str = "page.ts", *options: str) -> None:
     """Build the page of a project as the guide does it."""
     bundler = str(PACKAGE / "node_modules" / ".bin" / "esbuild")
-    subprocess.run([bundler, "page.ts", "--bundle", "--format=esm", "--outdir=public"], cwd=project, check=True)
+    subprocess.run([bundler, program, "--bundle", "--format=esm", "--outdir=public", *options], cwd=project, check=True)
 
 
 def with_options(project: Path, changed: str) -> None:
@@ -92,8 +94,36 @@ def with_options(project: Path, changed: str) -> None:
     bundle(project)
 
 
-def test_the_page_of_the_guide_has_correct_types(project: Path) -> None:
-    """The strict compiler finds nothing in the page, with the types of the installed package alone."""
+def react_page() -> str:
+    """Return the program of the guide for React, with the options of the client of `page.ts`."""
+    client = re.search(r"new Client\(.*?\n}\);", block("typescript", "`page.ts`"), re.DOTALL)
+    assert client
+    program = block("tsx", "## React")
+    assert "new Client({ url, ticket });" in program
+    program = program.replace("new Client({ url, ticket });", client[0])
+    return program.replace("{ Client }", "{ Client, MaxamError }")
+
+
+def install_react(project: Path) -> None:
+    """Put React and its types into a project, from the packages of @maxam/client."""
+    installed = PACKAGE / "node_modules"
+    (project / "node_modules" / "@types").mkdir()
+    for name in ("react", "react-dom", "@types/react", "@types/react-dom"):
+        (project / "node_modules" / name).symlink_to(installed / name)
+
+
+def test_the_programs_of_the_guide_have_correct_types(project: Path) -> None:
+    """The strict compiler finds nothing in the pages and the example of types, with the types of the installed package alone."""
+    install_react(project)
+    (project / "page.tsx").write_text(react_page())
+    done = CliRunner().invoke(
+        main, ["schemas", "types", "egm.EGMStatus_v1", "--language", "typescript", "--folder", str(ROOT / "schemas")]
+    )
+    (project / "egm-status.ts").write_text(done.output)
+    examples = block("typescript", "## Types") + block("typescript", "With the option `fields`")
+    (project / "types.ts").write_text(
+        f'import type {{ Client }} from "@maxam/client";\ndeclare const client: Client;\n{examples}'
+    )
     options = ["--ignoreConfig", "--strict", "--noUncheckedIndexedAccess", "--noEmit", "--module", "esnext"]
     options += [
         "--moduleResolution",
@@ -104,8 +134,10 @@ def test_the_page_of_the_guide_has_correct_types(project: Path) -> None:
         "es2022,dom,dom.iterable",
         "--types",
         "",
+        "--jsx",
+        "react-jsx",
     ]
-    run_node("node_modules/.bin/tsc", *options, str(project / "page.ts"))
+    run_node("node_modules/.bin/tsc", *options, *(str(project / name) for name in ("page.ts", "page.tsx", "types.ts")))
 
 
 @contextmanager
@@ -122,7 +154,7 @@ def running(*command: str, cwd: Path) -> Iterator[None]:
 def test_the_page_of_the_guide_shows_every_machine(project: Path, tmp_path: Path, certificates: Path) -> None:
     """A page built by the guide's steps shows the state of each machine, those of its filter, and why a filter is refused.
 
-    The program for Node.js runs beside it.
+    The page with React shows each machine too, and the program for Node.js runs beside it.
     """
     bundle(project)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -152,6 +184,15 @@ def test_the_page_of_the_guide_shows_every_machine(project: Path, tmp_path: Path
             until(tab, "document.querySelector('#status').textContent.trim()", lambda status: status == "connected")
             until(tab, "document.querySelectorAll('tbody tr').length", lambda rows: rows == MACHINES)
             assert tab.run("[...document.querySelectorAll('tbody td:last-child')].every((cell) => cell.textContent)")
+            install_react(project)
+            (project / "page.tsx").write_text(react_page())
+            bundle(project, "page.tsx", "--jsx=automatic")
+            page = project / "public" / "index.html"
+            plain = page.read_text()
+            page.write_text(re.sub(r"<p .*</table>", '<div id="root"></div>', plain, flags=re.DOTALL))
+            tab.open(f"http://localhost:{port}/")
+            until(tab, "document.querySelectorAll('tbody tr').length", lambda rows: rows == MACHINES)
+            page.write_text(plain)
             filtered = block("typescript", "### Next steps")
             with_options(project, filtered)
             tab.open(f"http://localhost:{port}/")
