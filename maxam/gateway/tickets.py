@@ -28,7 +28,7 @@ class TicketError(MaxamError):
     """A ticket cannot be made.
 
     Attributes:
-        code: `beyond-maker`, `principal-exists`, `invalid-glob`, `invalid-token` or `too-many`.
+        code: `beyond-maker`, `principal-exists`, `invalid-glob`, `invalid-request` or `too-many`.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -108,10 +108,10 @@ class Tickets:
         """
         problem = self._grants.name_problem(principal)
         if problem:
-            code = "principal-exists" if "certificates" in problem else "invalid-token"
+            code = "principal-exists" if "certificates" in problem else "invalid-request"
             raise TicketError(code, f"principal: {problem}")
         if len(receive) > GLOBS_MAX or len(send) > GLOBS_MAX:
-            raise TicketError("invalid-token", f"receive and send: expected at most {GLOBS_MAX} globs each")
+            raise TicketError("invalid-request", f"receive and send: expected at most {GLOBS_MAX} globs each")
         try:
             rights = self._grants.rights(receive, send)
         except GlobError as error:

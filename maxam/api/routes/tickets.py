@@ -16,7 +16,6 @@ from maxam.gateway.grants import GLOBS_MAX, TICKET_RIGHT, Maker
 from maxam.gateway.tickets import VALIDITY_S, VALIDITY_S_MAX, TicketError
 
 TICKETS_PATH: Final = "/v1/tickets"
-_INVALID: Final = "invalid-token"  # code of the error for a body that is not valid
 _STATUS: Final = {
     "beyond-maker": HTTPStatus.FORBIDDEN,
     "principal-exists": HTTPStatus.CONFLICT,
@@ -47,7 +46,7 @@ _WISH: Final = record(
     body=_WISH,
     status=HTTPStatus.CREATED,
     errors={
-        400: "`invalid-token`, `invalid-glob`: the body, or a part of the wish, is not valid.",
+        400: "`invalid-request`, `invalid-glob`: the body, or a part of the wish, is not valid.",
         403: "`beyond-maker`: a right that the caller does not hold.",
         409: "`web-off`: there is no web listener. `principal-exists`: the policy has the principal. `too-many`.",
     },
@@ -59,10 +58,10 @@ async def _make_ticket(call: Call) -> Response:
         raise ApiError(
             HTTPStatus.CONFLICT, "web-off", "this gateway serves no client without a certificate; add a section [web]"
         )
-    wanted = await read_body(call.request, _WISH, _INVALID)
+    wanted = await read_body(call.request, _WISH)
     client_id = wanted.get("client_id")
     if client_id is not None and not (client_id.isascii() and client_id.isprintable()):
-        raise ApiError(HTTPStatus.BAD_REQUEST, _INVALID, "`client_id` must be printable ASCII")
+        raise ApiError(HTTPStatus.BAD_REQUEST, "invalid-request", "`client_id` must be printable ASCII")
     now_s = time.time()
     try:
         secret, ticket = gateway.tickets.make(
