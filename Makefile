@@ -288,12 +288,12 @@ $(DEV): requirements-dev.lock $(RUNTIME)
 	$(PIP) install --require-hashes --no-build-isolation --use-pep517 --requirement requirements-dev.lock
 	touch $@
 
+# One make waits for another that builds the same wheel, such as the one in the background of `run`, and takes that.
 .PRECIOUS: $(VENV)/wheel-%/stamp
 $(VENV)/wheel-%/stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py' -o -path 'maxam/api/console/*' -type f)
-	rm -rf $(@D)
 	@echo "Building maxam.$(if $(filter-out interpreted,$*), A C compiler takes about a minute for its core.)"
-	MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(@D)
-	touch $@
+	@flock $(VENV)/wheel-$*.lock sh -ec 'test -e $@ && test -z "$$(find $? -newer $@ -print -quit)" && exit; set -x; rm -rf $(@D); \
+	  MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(@D); touch $@'
 
 # One stamp records the requested core, another the core that was built. A later request for that core builds nothing.
 $(VENV)/maxam-%.stamp: $(VENV)/wheel-%/stamp

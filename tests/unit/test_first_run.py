@@ -3,10 +3,15 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
+OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAXAM_CORE")  # of the make that runs the tests
+ENVIRONMENT = {name: text for name, text in os.environ.items() if name not in OWN}
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 SOURCES = (
     "requirements.lock",
@@ -20,10 +25,8 @@ SOURCES = (
 
 def commands(clone: Path, target: str) -> str:
     """Return the commands that make would run."""
-    own = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAXAM_CORE")
-    environment = {name: text for name, text in os.environ.items() if name not in own}
     done = subprocess.run(
-        ["make", "-n", target], cwd=clone, env=environment, capture_output=True, text=True, check=True
+        ["make", "-n", target], cwd=clone, env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     return done.stdout
 
@@ -71,3 +74,33 @@ def test_the_next_run_installs_what_was_compiled(clone: Path) -> None:
     make_stamps(clone, "maxam-auto.stamp")
     for target in ("run", "demo", "bench"):
         assert not {"pip", "build_backend", "compile-later"} & set(commands(clone, target).replace("/", " ").split())
+
+
+def test_two_makes_build_a_wheel_once(clone: Path) -> None:
+    """A make that comes while another one builds the wheel waits for it, and takes that wheel."""
+    make_stamps(clone, "runtime.stamp", "bin/python")
+    python = clone / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to(sys.executable)
+    fifo = clone / "fifo"
+    os.mkfifo(fifo)
+    build = """
+import os, sys
+again = os.path.exists("built")
+open("built", "a").write("once ")
+os.mkdir(sys.argv[1])
+again or open("fifo").read()
+"""
+    (clone / "deploy" / "build_backend.py").write_text(build, encoding="utf-8")
+    command = ["make", ".venv/wheel-interpreted/stamp"]
+    with (
+        subprocess.Popen(command, cwd=clone, env=ENVIRONMENT) as one,
+        fifo.open("w"),
+    ):  # opens once the first one builds
+        two = subprocess.Popen(command, cwd=clone, env=ENVIRONMENT, stdout=subprocess.PIPE)
+        assert two.stdout is not None
+        two.stdout.readline()
+    assert two.wait(PATIENCE_S) == 0
+    two.stdout.close()
+    assert one.returncode == 0
+    assert (clone / "built").read_text(encoding="utf-8") == "once "
