@@ -68,6 +68,7 @@ RECIPES: Final = {
     "spring": Recipe(_spring("spring"), _HAS_SPRING),
     "spring-websocket": Recipe(_spring("spring-websocket"), _HAS_SPRING, admin=True),
     "go-stomp": Recipe((_built("go-stomp"),), ("test", "-x", _built("go-stomp")), rejections_end=True, since=True),
+    "dotnet": Recipe((_built("dotnet"),), ("test", "-x", _built("dotnet")), since=True),
     "rust": Recipe((_built("rust"),), ("test", "-x", _built("rust")), optional=True),
 }
 
