@@ -26,7 +26,6 @@ class Recipe(NamedTuple):
         admin: It connects over WebSocket to the admin listener.
         rejections_end: A rejected SEND costs it the connection.
         since: It continues by `since` if it has a file for its position.
-        optional: Its tests are skipped where it is not built, in CI too. Its compiler is no package of the system.
     """
 
     command: tuple[str, ...]
@@ -34,7 +33,6 @@ class Recipe(NamedTuple):
     admin: bool = False
     rejections_end: bool = False
     since: bool = False
-    optional: bool = False
 
 
 def _node(folder: str) -> tuple[str, ...]:
@@ -69,7 +67,7 @@ RECIPES: Final = {
     "spring-websocket": Recipe(_spring("spring-websocket"), _HAS_SPRING, admin=True),
     "go-stomp": Recipe((_built("go-stomp"),), ("test", "-x", _built("go-stomp")), rejections_end=True, since=True),
     "dotnet": Recipe((_built("dotnet"),), ("test", "-x", _built("dotnet")), since=True),
-    "rust": Recipe((_built("rust"),), ("test", "-x", _built("rust")), optional=True),
+    "rust": Recipe((_built("rust"),), ("test", "-x", _built("rust"))),
 }
 
 
