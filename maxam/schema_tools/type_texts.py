@@ -1,9 +1,10 @@
-"""Types in TypeScript and Python for the values of a schema folder as JSON shows them.
+"""Types in TypeScript, Python and C# for the values of a schema folder as JSON shows them.
 
 One declaration serves all versions of a type. A field that some version lacks is optional, and so is one with personal data,
 which not every client receives. The output depends on the schemas alone, so two runs give equal bytes.
 """
 
+import html
 import json
 import keyword
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from maxam.avro.registry import Registry
 from maxam.avro.schema import Type
 from maxam.schema_tools.tree import Node, read_tree
 
-Language = Literal["typescript", "python"]
+Language = Literal["typescript", "python", "csharp"]
 Longs = Literal["text", "bigint"]
 
 _NOTE: Final = "Made by `maxam-admin schemas types`. Decimals, times, bytes and UUIDs are text, as JSON shows them."
@@ -63,7 +64,14 @@ def type_texts(registry: Registry, names: Iterable[str], language: Language, lon
         longs: Form of 64-bit integers in TypeScript. JSON has text beyond 2^53, and `@maxam/client` makes `bigint` of them.
     """
     found = _collect(registry, sorted(set(names)))
-    return "\n".join(_typescript(found, longs) if language == "typescript" else _python(found)) + "\n"
+    match language:
+        case "typescript":
+            lines = _typescript(found, longs)
+        case "python":
+            lines = _python(found)
+        case _:
+            lines = _csharp(found)
+    return "\n".join(lines) + "\n"
 
 
 def _collect(registry: Registry, names: list[str]) -> _Declarations:
@@ -104,25 +112,32 @@ def _add(found: _Declarations, of: Type, node: Node, within: set[str]) -> None:
             _add(found, branch, below, within)
 
 
+def _union(parts: Iterable[str]) -> str:
+    return " | ".join(dict.fromkeys(parts))
+
+
 @dataclass(frozen=True, slots=True)
 class _Syntax:
-    """How a language writes types. `leaves` has a text for each result of `_leaf`."""
+    """How a language writes types. `leaves` has a text for each result of `_leaf`, and for enums without a type of their own."""
 
     array: str
     mapping: str
     leaves: dict[str, str]
     labelled: Callable[[Type, str], str]
+    union: Callable[[Iterable[str]], str] = _union
 
 
 def _text(of: Type, found: _Declarations, syntax: _Syntax) -> str:
     """Return the text of a type. A named one is referred to by its name."""
     match of.kind:
         case "union":
-            return _union(_branches(of, found, syntax))
+            return syntax.union(_branches(of, found, syntax))
         case "array":
             return syntax.array.format(_text(of.branches[0], found, syntax))
         case "map":
             return syntax.mapping.format(_text(of.branches[0], found, syntax))
+        case "enum" if "enum" in syntax.leaves:
+            return syntax.leaves["enum"]
         case "record" | "enum":
             return found.short[of.name]
         case _:
@@ -152,10 +167,6 @@ def _leaf(of: Type) -> str:
             return "duration"
         case _:
             return "text"
-
-
-def _union(parts: Iterable[str]) -> str:
-    return " | ".join(dict.fromkeys(parts))
 
 
 def _optional(entry: _Field, record: _Record) -> bool:
@@ -274,3 +285,78 @@ def _python(found: _Declarations) -> Iterator[str]:
 
 def _branch_name(branch: Type) -> str:
     return f"{branch.label.replace('.', '_')}Branch"
+
+
+# C#.
+
+_CSHARP_STRUCTS: Final = ("bool", "int", "long", "double", "JsonElement")
+_CSHARP_HEAD: Final = (
+    "#nullable enable",
+    "using System.Collections.Generic;",
+    "using System.Text.Json;",
+    "using System.Text.Json.Serialization;",
+    "",
+    "namespace Values",
+    "{",
+    "    /// <summary>Options for JsonSerializer. An integer beyond 2^53 and a number such as NaN come as text.</summary>",
+    "    public static class ValueJson",
+    "    {",
+    "        public static readonly JsonSerializerOptions Options = new JsonSerializerOptions",
+    "        {",
+    "            NumberHandling = JsonNumberHandling.AllowReadingFromString | JsonNumberHandling.AllowNamedFloatingPointLiterals,",
+    "        };",
+    "    }",
+)
+
+
+def _csharp(found: _Declarations) -> Iterator[str]:
+    """Yield classes. A union of several types is a JsonElement, and an enum a string, as a newer version may add symbols."""
+    leaves = {"null": "null", "boolean": "bool", "int": "int", "long": "long", "real": "double", "text": "string"}
+    leaves |= {"duration": "Dictionary<string, uint>", "enum": "string"}
+    found.short = {
+        full: f"@{name}" if name.islower() else name for full, name in found.short.items()
+    }  # may be a keyword
+    syntax = _Syntax("List<{}>", "Dictionary<string, {}>", leaves, lambda _branch, _text: "JsonElement", _csharp_union)
+    yield from (f"// {_NOTE}", *_CSHARP_HEAD)
+    for full, record in found.records.items():
+        yield from ("", *_summary(record.doc, "    "), f"    public sealed class {found.short[full]}", "    {")
+        for (name, entry), member in zip(
+            record.fields.items(), _members(record.fields, found.short[full]), strict=True
+        ):
+            kind = _csharp_union(_text(of, found, syntax) for of in entry.types)
+            attribute = f"JsonPropertyName({json.dumps(name)})"
+            if _optional(entry, record):
+                kind = kind.rstrip("?") + "?"
+                attribute += ", JsonIgnore(Condition = JsonIgnoreCondition.WhenWritingNull)"
+            yield from (*_summary(entry.doc, "        "), f"        [{attribute}]")
+            initial = "" if kind.endswith("?") or kind in _CSHARP_STRUCTS else " = default!;"  # JsonSerializer sets it
+            yield f"        public {kind} {member} {{ get; set; }}{initial}"
+        yield "    }"
+    for full, symbols in found.enums.items():
+        yield from ("", f"    public static class {found.short[full]}", "    {")
+        for symbol, member in zip(symbols, _members(symbols, found.short[full]), strict=True):
+            yield f"        public const string {member} = {json.dumps(symbol)};"
+        yield "    }"
+    yield "}"
+
+
+def _csharp_union(parts: Iterable[str]) -> str:
+    found = list(dict.fromkeys(parts))
+    kinds = dict.fromkeys(part.rstrip("?") for part in found if part != "null")
+    kind = next(iter(kinds)) if len(kinds) == 1 else "JsonElement"
+    return kind + "?" * any(part == "null" or part.endswith("?") for part in found)
+
+
+def _members(names: Iterable[str], own: str) -> list[str]:
+    """Return names of members that begin with a capital letter, so that none is a keyword, and differ from that of their class."""
+    taken = [own]
+    for name in names:
+        member = name[0].upper() + name[1:]
+        while member in taken:
+            member += "_"
+        taken.append(member)
+    return taken[1:]
+
+
+def _summary(doc: str, indent: str) -> list[str]:
+    return [f"{indent}/// <summary>{html.escape(_one_line(doc), quote=False)}</summary>"] if doc else []

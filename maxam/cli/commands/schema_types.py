@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import click
 
@@ -12,7 +12,7 @@ from maxam.cli.options import with_credentials
 from maxam.errors import ConfigurationError
 from maxam.https_client import Credentials
 from maxam.schema_tools.folder import version_of
-from maxam.schema_tools.type_texts import Longs, type_texts
+from maxam.schema_tools.type_texts import Language, Longs, type_texts
 
 # The languages of Avro's own generators, which work on the binary form of values: the command, and its needs.
 GENERATORS: Final = {
@@ -21,16 +21,14 @@ GENERATORS: Final = {
         "avro-tools 1.12.1 needs a JVM",
     ),
     "go": ("avrogen -pkg values -o values.go {files}", "avrogen of github.com/hamba/avro/v2 2.31.0 needs Go"),
-    "csharp": ("dotnet avrogen -s {files} generated", "Apache.Avro.Tools 1.12.1 needs .NET"),
 }
-ONE_FILE: Final = ("csharp",)  # the generator takes one file at a time
 
 
 @click.command("types")
 @click.argument("type_names", metavar="[TYPE]...", nargs=-1)
 @click.option(
     "--language",
-    type=click.Choice(["typescript", "python", *GENERATORS]),
+    type=click.Choice(["typescript", "python", "csharp", *GENERATORS]),
     required=True,
     help="Language of the declarations.",
 )
@@ -53,13 +51,14 @@ def schemas_types(
 ) -> None:
     """Print the declarations of each TYPE, by default of all types.
 
-    For TypeScript and Python these are the values as JSON shows them, which subscribers with `accept-format:json` receive. One
-    declaration serves all versions of a type. For the other languages the command prints how to run Avro's own generator over
-    the newest versions in the folder, for values in binary form.
+    For TypeScript, Python and C# these are the values as JSON shows them, which subscribers with `accept-format:json` receive.
+    One declaration serves all versions of a type. For Java and Go the command prints how to run Avro's own generator over the
+    newest versions in the folder, for values in binary form.
 
     \b
     maxam-admin schemas types egm.EGMStatus_v1 --language typescript > egm-status.ts
     maxam-admin schemas types --language python > values.py
+    maxam-admin schemas types --language csharp > Values.cs
     maxam-admin schemas types --language java
     """  # noqa: D301 a mark of click's: the lines stay as they are
     registry = registry_of(credentials, folder, live)
@@ -67,15 +66,14 @@ def schemas_types(
     for name in names:
         version_of(registry, name, None)  # reports one that does not exist
     if language not in GENERATORS:
-        click.echo(type_texts(registry, names, "python" if language == "python" else "typescript", longs), nl=False)
+        click.echo(type_texts(registry, names, cast("Language", language), longs), nl=False)
         return
     if live:
         raise ConfigurationError(f"--language {language} works on the files of a folder: leave --live out")
     command, needs = GENERATORS[language]
     files = [shlex.quote(str(folder / path)) for path in _in_order(registry, names)]
     click.echo(f"# {needs}")
-    for batch in [[file] for file in files] if language in ONE_FILE else [files]:
-        click.echo(command.format(files=" ".join(batch)))
+    click.echo(command.format(files=" ".join(files)))
 
 
 def _in_order(registry: Registry, names: tuple[str, ...]) -> list[str]:
