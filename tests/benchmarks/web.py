@@ -4,14 +4,14 @@ Idle ones are compared in memory. Subscribers are compared in processor time for
 slows down slows both.
 """
 
+import os
 import resource
 import ssl
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,11 @@ _UPGRADE: Final = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Protocol: v12.stomp\r\n\r\n"
 )
+_SETTINGS: Final = (
+    "[web]\nlisten = '127.0.0.1:0'\nconnections_max = 100000\n"
+    "[limits]\nconnections_max = 100000\nsessions_per_principal_max = 100000\nconnects_per_principal_burst = 1000000\n"
+)
+_RULE: Final = '[[rule]]\ndestination = "X/Web.**"\nencoding = "none"\n'
 _SUBSCRIBE: Final = b"SUBSCRIBE\nid:s\ndestination:X/Web.**\nreceipt:ready\n\n\0"
 
 
@@ -124,15 +129,29 @@ def context_of(broker: Broker) -> ssl.SSLContext:
     return files.context()
 
 
-@contextmanager
-def allowed(number: int) -> Iterator[None]:
-    """Allow this process N open sockets."""
+def allow(number: int) -> None:
+    """Allow this process and its children N open sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, number + 200)), hard))
-    yield
 
 
-async def idle_kib(broker: Broker, context: ssl.SSLContext, secrets: list[str | None]) -> float:
+@contextmanager
+def started() -> Iterator[Broker]:
+    """Run a gateway with a web listener for the length of a block."""
+    with tempfile.TemporaryDirectory(prefix="maxam-web-") as folder:
+        (Path(folder) / "registry.toml").write_text(_RULE)
+        cores = {min(os.sched_getaffinity(0))}
+        with gateway(cores, durability="none", settings=_SETTINGS, schemas=Path(folder)) as running:
+            yield running
+
+
+def idle_kib(kind: str, sockets: int) -> float:
+    """Return the memory of a new gateway for each of N idle connections of a kind, more than 100. The first 100 do not count."""
+    with started() as broker:  # memory that others gave back would be used again
+        return trio.run(_idle_kib, broker, context_of(broker), secrets_of(broker, kind, sockets))
+
+
+async def _idle_kib(broker: Broker, context: ssl.SSLContext, secrets: list[str | None]) -> float:
     """Return the memory of the gateway for each of some idle connections."""
     warm = await open_all(broker, context, secrets[:100])  # what all connections share is made once
     before_mib = broker.resident_mib()
@@ -179,24 +198,13 @@ async def message_us(
 @click.option("--rounds", default=5, help="Rounds of each kind, in turn.")
 def web_command(sockets: int, subscribers: int, sends: int, rounds: int) -> None:
     """Compare WebSockets with TLS connections. Exits with 1 above 60 KiB each or 1.5 times the processor time."""
-    settings = (
-        "[web]\nlisten = '127.0.0.1:0'\nconnections_max = 100000\n"
-        "[limits]\nconnections_max = 100000\nsessions_per_principal_max = 100000\nconnects_per_principal_burst = 1000000\n"
-    )
-    rule = '[[rule]]\ndestination = "X/Web.**"\nencoding = "none"\n'
-    with ExitStack() as stack:
-        stack.enter_context(allowed(sockets))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="maxam-web-")))
-        (folder / "registry.toml").write_text(rule)
-        start = partial(gateway, {0}, durability="none", settings=settings, schemas=folder)
-        kib = {}
-        for kind in ("TLS", "WebSocket"):
-            with start() as running:  # memory that others gave back would be used again
-                secrets = secrets_of(running, kind, sockets)
-                kib[kind] = trio.run(idle_kib, running, context_of(running), secrets)
-            sys.stdout.write(f"{kind:9} {sockets} idle connections: {kib[kind]:.1f} KiB each\n")
-            sys.stdout.flush()
-        running = stack.enter_context(start())
+    allow(max(sockets, subscribers))
+    kib = {}
+    for kind in ("TLS", "WebSocket"):
+        kib[kind] = idle_kib(kind, sockets)
+        sys.stdout.write(f"{kind:9} {sockets} idle connections: {kib[kind]:.1f} KiB each\n")
+        sys.stdout.flush()
+    with started() as running:
         context = context_of(running)
         found: dict[str, list[float]] = {"TLS": [], "WebSocket": []}
         for _ in range(rounds):

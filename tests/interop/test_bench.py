@@ -1,4 +1,4 @@
-"""`maxam-bench` runs and its sums are right; how fast anything is is no test's business."""
+"""`maxam-bench` runs and its sums are right. No test measures time; one measures memory, as `make web-bench` does."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from maxam.compiled import child_environment
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.brokers.broker import Broker
 from tests.benchmarks.brokers.maxam import gateway
+from tests.benchmarks.web import KIB_MAX, idle_kib
 from tests.support.patience import PATIENCE_S
 
 
@@ -147,3 +148,8 @@ def test_a_start_is_measured_from_segments_and_from_a_snapshot_with_changes_afte
         "snapshot built in",
         "from a snapshot",
     ]
+
+
+def test_an_idle_websocket_costs_60_kib_or_less() -> None:
+    """The memory of a gateway grows by this for each of 100 pages with a ticket, after 100 others."""
+    assert idle_kib("WebSocket", 200) <= KIB_MAX
