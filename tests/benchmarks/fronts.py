@@ -2,30 +2,42 @@
 
 Gateway, fronts and load use all cores. So on a machine with few cores the rates show what is left for the gateway. The processor
 time of a MESSAGE in the busiest process does not depend on that: it is the limit where there are enough cores.
+
+With `--discard` the subscribers are no load: the kernel throws away what comes for them, still encrypted. Then the gateway has almost all
+of the cores, and its own count of MESSAGEs is the result.
 """
 
+import multiprocessing
 import os
+import socket
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
 from statistics import median
 from typing import Final
 
 import click
 
 from maxam.bench.bodies import METER_READING, SCHEMAS, avro_bodies, read_schemas
+from maxam.bench.errors import LoadError
 from maxam.bench.plan import OBSERVE_AT_MAXIMUM, Plan, SubscriberGroup
 from maxam.bench.run import run
 from maxam.bench.syntax import MAXAM
-from maxam.bench.target import Role
+from maxam.bench.target import Role, Target
 from maxam.https_client import Credentials, Remote
+from tests.benchmarks.brokers.broker import Broker
 from tests.benchmarks.brokers.maxam import gateway
 from tests.benchmarks.brokers.process import process_cpu_s, tree
 
 _BODIES: Final = 1000
 _BODY_BYTES: Final = 120
 _ANSWER_S: Final = 30.0
+_READY_S: Final = 120.0
+_PAUSE_S: Final = 0.03
+_DISCARDED_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +65,80 @@ class Measured:
         )
 
 
-def measure(fronts: int, subscribers: int, rate: float, seconds: float, topics: int) -> Measured:
+def measure(fronts: int, subscribers: int, rate: float, seconds: float, topics: int, discard: bool) -> Measured:
     """Run the load against a gateway of its own."""
     bodies = tuple(avro_bodies(read_schemas(SCHEMAS), METER_READING, MAXAM.topic(0), _BODIES, _BODY_BYTES))
     group = SubscriberGroup("subscribers", subscribers, (MAXAM.glob,), observe=OBSERVE_AT_MAXIMUM)
     settings = f"[fronts]\ncount = {fronts}\n" if fronts else ""
-    with gateway(os.sched_getaffinity(0), settings=settings) as broker:
-        seen: list[dict[int, float]] = []
+    with gateway(os.sched_getaffinity(0), settings=settings) as broker, ExitStack() as stack:
+        remote = stack.enter_context(Remote(_credentials(broker), _ANSWER_S))
+        seen: list[tuple[float, int, dict[int, float]]] = []
 
         def note(_begins: bool) -> None:
-            seen.append({pid: process_cpu_s(pid) for pid in tree(broker.pid)})
+            count = _messages(remote) if discard else 0
+            seen.append((time.monotonic(), count, {pid: process_cpu_s(pid) for pid in tree(broker.pid)}))
 
-        plan = Plan(broker.target, bodies, (group,), topics=topics, per_second=rate, seconds=seconds)
+        if discard:
+            stack.enter_context(_discarding(broker.target, subscribers))
+        groups = () if discard else (group,)
+        plan = Plan(broker.target, bodies, groups, topics=topics, per_second=rate, seconds=seconds)
         report = run(plan, None, note)
-        before, after = seen[0], seen[1]
+        (begun_s, first, before), (ended_s, last, after) = seen
         used = {pid: after[pid] - before.get(pid, 0.0) for pid in after}
-        messages = report.messages_per_s * report.seconds
-        sends = report.sends_per_s * report.seconds
+        messages_per_s = (last - first) / (ended_s - begun_s) if discard else report.messages_per_s
+        messages = messages_per_s * (ended_s - begun_s)
         return Measured(
-            report.messages_per_s,
+            messages_per_s,
             report.sends_per_s,
-            used[broker.pid] / sends * 1e6,
+            used[broker.pid] / (report.sends_per_s * (ended_s - begun_s)) * 1e6,
             max(used.values()) / messages * 1e6,
             sum(used.values()) / messages * 1e6,
         )
+
+
+def _credentials(broker: Broker) -> Credentials:
+    files = broker.target.subscriber
+    assert files is not None
+    return Credentials(f"localhost:{broker.admin_port}", files.certificate, files.key, files.ca)
+
+
+def _messages(remote: Remote) -> int:
+    text = remote.text("/metrics").decode()
+    return sum(int(float(line.split(" ")[1])) for line in text.splitlines() if line.startswith("maxam_messages_total"))
+
+
+@contextmanager
+def _discarding(target: Target, subscribers: int) -> Iterator[None]:
+    """Have subscribers of all topics whose input a process of its own throws away."""
+    context = multiprocessing.get_context("spawn")
+    ready, stop = context.Event(), context.Event()
+    process = context.Process(target=_discard, args=(target, subscribers, ready, stop))
+    process.start()
+    try:
+        if not ready.wait(_READY_S):
+            raise LoadError("the subscribers did not connect")
+        yield
+    finally:
+        stop.set()
+        process.join()
+
+
+def _discard(target: Target, subscribers: int, ready: Event, stop: Event) -> None:
+    files = target.subscriber
+    context = None if files is None else files.context()
+    lines, sockets = [], []
+    for _ in range(subscribers):
+        line = target.connect(Role.SUBSCRIBER, context=context)
+        line.write(b"SUBSCRIBE\nid:s\ndestination:%b\nreceipt:r\n\n\0" % MAXAM.glob.encode())
+        line.receipt()
+        lines.append(line)
+        sockets.append(socket.socket(fileno=os.dup(line.fileno())))
+    room = bytearray(_DISCARDED_BYTES)
+    ready.set()
+    while not stop.wait(_PAUSE_S):
+        for each in sockets:
+            with suppress(BlockingIOError):
+                each.recv_into(room, _DISCARDED_BYTES, socket.MSG_TRUNC)  # of TCP, Linux copies nothing then
 
 
 def takeovers(fronts: int, count: int) -> dict[str, list[float]]:
@@ -84,10 +146,7 @@ def takeovers(fronts: int, count: int) -> dict[str, list[float]]:
     settings = f"[fronts]\ncount = {fronts}\n[limits]\ntakeovers_per_minute_max = 1000000"
     found: dict[str, list[float]] = {"the same front": [], "another front": []}
     with gateway(os.sched_getaffinity(0), settings=settings) as broker, ExitStack() as stack:
-        files = broker.target.subscriber
-        assert files is not None
-        credentials = Credentials(f"localhost:{broker.admin_port}", files.certificate, files.key, files.ca)
-        remote = Remote(credentials, _ANSWER_S)
+        remote = stack.enter_context(Remote(_credentials(broker), _ANSWER_S))
         front = None
         for number in range(count + 1):
             begun_s = time.perf_counter()
@@ -108,11 +167,12 @@ def takeovers(fronts: int, count: int) -> dict[str, list[float]]:
 @click.option("--topics", default=100, help="Number of topics.")
 @click.option("--rate", default=0.0, help="SENDs a second; 0 for as many as receipts come for.")
 @click.option("--seconds", default=5.0, help="Time that is measured in each run.")
+@click.option("--discard", is_flag=True, help="The subscribers throw away what comes, and cost almost nothing.")
 @click.option(
     "--takeovers", "moves", default=0, help="Measure so many takeovers of a session by a new connection instead."
 )
 def fronts_command(
-    fronts: int, pairs: int, subscribers: int, topics: int, rate: float, seconds: float, moves: int
+    fronts: int, pairs: int, subscribers: int, topics: int, rate: float, seconds: float, discard: bool, moves: int
 ) -> None:
     """Measure MESSAGEs to many subscribers with fronts and without, in turn."""
     if moves:
@@ -126,7 +186,7 @@ def fronts_command(
     found: dict[int, list[Measured]] = {0: [], fronts: []}
     for _ in range(pairs):
         for count, runs in found.items():
-            runs.append(measure(count, subscribers, rate, seconds, topics))
+            runs.append(measure(count, subscribers, rate, seconds, topics, discard))
             sys.stdout.write(f"{count} fronts: {runs[-1]}\n")
             sys.stdout.flush()
     ratios = [ours.messages_per_s / theirs.messages_per_s for theirs, ours in zip(found[0], found[fronts], strict=True)]
