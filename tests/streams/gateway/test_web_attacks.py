@@ -3,6 +3,7 @@
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,21 +13,24 @@ import trio
 from trio.testing import MockClock
 from wsproto.events import Ping, TextMessage
 
-from maxam.config import Limits
+from maxam.config import FrontsSettings, Limits
 from maxam.gateway import web_pings
 from maxam.web_config import WebSettings
-from tests.support.living_gateway import EVERYTHING, Living, Site, TestClient, living, run
+from tests.support.living_gateway import EVERYTHING, Living, Site, TestClient, living, run, until
 from tests.support.web_client import RefusedError, WebStream, connect, dial, make_ticket, page, refusal
 
 WEB = WebSettings(listen="127.0.0.1:0")
 BACKEND = {**EVERYTHING, "admin": ["ticket"]}
-CONNECTED = b"CONNECTED\n"
+WITH_FRONTS = pytest.mark.parametrize(
+    "site", [0, pytest.param(2, marks=pytest.mark.slow)], indirect=True, ids=["alone", "fronts"]
+)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A site with a publisher, and a backend that may make tickets."""
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+    """A site with a publisher, and a backend that may make tickets; its gateway has fronts only if the test has a parameter for it."""
     site = Site(tmp_path, "anna", "backend")
+    site.settings = replace(site.settings, fronts=FrontsSettings(getattr(request, "param", 0)))
     site.policy({"anna": EVERYTHING, "backend": BACKEND})
     return site
 
@@ -57,20 +61,19 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", list(FAULTS))
-def test_a_fault_of_websocket_ends_its_connection_alone(site: Site, fault: str) -> None:
+@WITH_FRONTS
+def test_a_fault_of_websocket_ends_its_connection_alone(site: Site) -> None:
     """The client gets an ERROR and a Close with the code of RFC 6455. Another client does not notice."""
-    data, code = FAULTS[fault]
 
     async def test() -> None:
         async with living(site, web=WEB) as gateway, gateway.client("anna") as anna:
-            async with page(gateway, make_ticket(gateway)) as client:
-                await client.stream.tls.send_all(data)
-                message, _ = await client.error()
-                assert message == b"bad websocket frame"
-                assert client.stream.closed == code
-            assert (await anna.send("X/a", b"v"))[0] == b"accepted"
-            assert len(gateway.gateway.connections) == 1
+            for fault, (data, code) in FAULTS.items():
+                async with page(gateway, make_ticket(gateway)) as client:
+                    await client.stream.tls.send_all(data)
+                    message, _ = await client.error()
+                    assert (fault, message, client.stream.closed) == (fault, b"bad websocket frame", code)
+                assert (await anna.send("X/a", b"v"))[0] == b"accepted"
+            await until(lambda: gateway.gateway.web_open == 0)
 
     run(test)
 
@@ -145,11 +148,12 @@ def test_a_flood_of_small_frames_ends(site: Site, small: bytes) -> None:
     run(test)
 
 
+@WITH_FRONTS
 def test_a_slow_upgrade_and_a_late_connect_are_cut_off(site: Site) -> None:
     """One deadline covers upgrade and CONNECT, however the bytes trickle in."""
 
     async def test() -> None:
-        slow = WebSettings(listen="127.0.0.1:0", connect_timeout_s=1.0)
+        slow = WebSettings(listen="127.0.0.1:0", connect_timeout_s=2.0)
         async with living(site, web=slow) as gateway:
             silent, trickling, upgraded = [await dial(gateway) for _ in range(3)]
             await upgraded.upgrade()
@@ -159,9 +163,7 @@ def test_a_slow_upgrade_and_a_late_connect_are_cut_off(site: Site) -> None:
             assert b"message:no CONNECT\n" in await upgraded.receive_some()
             for stream in (silent, trickling, upgraded):
                 await stream.aclose()
-            assert gateway.gateway.web is not None
-            while gateway.gateway.web.open:  # noqa: ASYNC110 - nothing else shows it
-                await trio.sleep(0.002)
+            await until(lambda: gateway.gateway.web_open == 0)
 
     run(test)
 

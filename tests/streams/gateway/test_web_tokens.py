@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key a
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from maxam.config import FrontsSettings
 from maxam.errors import ConfigurationError
 from maxam.gateway.web_tokens import TokenKeys
 from maxam.web_config import JwtSettings, WebSettings
@@ -56,9 +58,10 @@ def part(content: object) -> str:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A site that trusts an issuer with three keys."""
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+    """A site that trusts an issuer with three keys; its gateway has fronts only if the test has a parameter for it."""
     site = Site(tmp_path, "anna", "viewer")
+    site.settings = replace(site.settings, fronts=FrontsSettings(getattr(request, "param", 0)))
     site.policy({"anna": EVERYTHING, "viewer": {"receive": ["X/Floor.*", "X/Bar.*"]}})
     write_keys(site)
     return site
@@ -136,8 +139,12 @@ def _confused(algorithm: str) -> str:
     return f"{text}.{mark}"
 
 
-def test_a_forged_or_foreign_token_is_refused(site: Site) -> None:
-    """Each of these gets the code token-invalid; one that has expired gets its own."""
+@pytest.mark.parametrize("site", [0, pytest.param(2, marks=pytest.mark.slow)], indirect=True, ids=["alone", "fronts"])
+def test_only_a_valid_token_connects_while_it_its_key_and_its_capability_last(site: Site) -> None:
+    """A forged or foreign token gets the code token-invalid, one that has expired its own. A connection ends with its token.
+
+    At `exp` comes `token expired, reconnect`; without the key or the right a reload ends the connection.
+    """
 
     async def test() -> None:
         async with living(site, web=settings(site)) as gateway:
@@ -145,15 +152,6 @@ def test_a_forged_or_foreign_token_is_refused(site: Site) -> None:
             assert found == dict.fromkeys(FORGED, b"token-invalid")
             assert await refusal(gateway, signed(exp=int(time.time()) - 1), "jwt") == b"token-expired"
             assert not gateway.gateway.broker.sessions
-
-    run(test)
-
-
-def test_a_connection_ends_with_its_token_its_key_and_its_capability(site: Site) -> None:
-    """At `exp` comes `token expired, reconnect`; without the key or the right a reload ends the connection."""
-
-    async def test() -> None:
-        async with living(site, web=settings(site)) as gateway:
             async with page(gateway, signed(exp=int(time.time()) + 3), login="jwt") as client:
                 assert (await client.error())[0] == b"token expired, reconnect"
             async with page(gateway, signed(), login="jwt") as client:
