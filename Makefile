@@ -80,7 +80,7 @@ kill-test: $(DEV) ## kill -9 the gateway under load again and again (KILLS=200 t
 etcd-bench: $(INSTALLED) $(DEV) ## the log of a cluster on three etcd nodes: appends, failover, sizes (ETCD_ARGS="--minutes 30")
 	$(BENCHMARKS) etcd $(ETCD_ARGS)
 
-.PHONY: cluster-compare
+.PHONY: cluster-compare cluster-large
 cluster-compare: $(INSTALLED) $(DEV) ## a cluster beside NATS JetStream and RabbitMQ's quorum queues, three nodes each (COMPARE_ARGS="--runs 5")
 	deploy/build-nats >/dev/null
 	$(BENCHMARKS) cluster $(COMPARE_ARGS)
@@ -88,7 +88,6 @@ cluster-compare: $(INSTALLED) $(DEV) ## a cluster beside NATS JetStream and Rabb
 cluster-large: $(INSTALLED) $(DEV) ## three gateways with a million topics: promotion, an empty member that joins, lag (LARGE_ARGS="--topics 100000")
 	$(BENCHMARKS) large-cluster $(LARGE_ARGS)
 
-.PHONY: etcd-test
 etcd-test: $(DEV) ## kill the leader of three etcd nodes under a writer and a reader (KILLS=20 takes some two minutes)
 	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest -q -s tests/cluster/test_etcd.py
 
@@ -288,11 +287,13 @@ $(DEV): requirements-dev.lock $(RUNTIME)
 	$(PIP) install --require-hashes --no-build-isolation --use-pep517 --requirement requirements-dev.lock
 	touch $@
 
-# One make waits for another that builds the same wheel, such as the one in the background of `run`, and takes that.
+# One make waits for another that builds the same wheel, such as the one in the background of `run`, and takes that. Without flock, as
+# on macOS, both build it.
+ALONE = $(if $(shell command -v flock),flock $(VENV)/wheel-$*.lock)
 .PRECIOUS: $(VENV)/wheel-%/stamp
 $(VENV)/wheel-%/stamp: $(RUNTIME) pyproject.toml deploy/build_backend.py $(shell find maxam -name '*.py' -o -path 'maxam/api/console/*' -type f)
 	@echo "Building maxam.$(if $(filter-out interpreted,$*), A C compiler takes about a minute for its core.)"
-	@flock $(VENV)/wheel-$*.lock sh -ec 'test -e $@ && test -z "$$(find $? -newer $@ -print -quit)" && exit; set -x; rm -rf $(@D); \
+	@$(ALONE) sh -ec 'test -e $@ && test -z "$$(find $? -newer $@ -print -quit)" && exit; set -x; rm -rf $(@D); \
 	  MAXAM_CORE=$* $(BIN)/python deploy/build_backend.py $(@D); touch $@'
 
 # One stamp records the requested core, another the core that was built. A later request for that core builds nothing.
