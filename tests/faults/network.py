@@ -77,8 +77,8 @@ class Relay:
         while not self._stop.is_set():
             try:
                 near, _ = self._listening.accept()
-            except OSError:
-                return
+            except OSError:  # the connection was reset before this, or the relay stops
+                continue
             try:
                 far = socket.create_connection(("127.0.0.1", self._target), 5)
             except OSError:

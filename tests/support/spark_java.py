@@ -1,7 +1,8 @@
 """The Java that runs Spark in tests, where it lives for seconds.
 
 Its optimising compiler never pays then. With an archive of the classes that Spark loads, it starts in half the time. The command
-`python -m tests.support.spark_java` makes the archive. Java ignores one that is missing, or that is of another Java or other jars.
+`python -m tests.support.spark_java` makes the archive. Java ignores an archive that is missing, or that is of another Java or other
+jars. It may write that to the output of a job, so its log is off.
 """
 
 import os
@@ -14,7 +15,7 @@ from typing import Final
 _TREE: Final = Path(os.environ.get("MAXAM_TREE", Path(__file__).parents[2]))
 _ARCHIVE: Final = _TREE / ".venv" / "spark-classes.jsa"
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-OPTIONS: Final = f"{_QUICK} -XX:SharedArchiveFile={_ARCHIVE}" if _ARCHIVE.exists() else _QUICK
+OPTIONS: Final = f"{_QUICK} -Xlog:disable -XX:SharedArchiveFile={_ARCHIVE}" if _ARCHIVE.exists() else _QUICK
 _PROGRAM: Final = """
 import sys
 from maxam.pipeline.spark.session import open_session
