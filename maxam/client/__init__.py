@@ -158,8 +158,8 @@ async def resuming(
     """Connect like `connect`, and again whenever the connection is lost, for the length of an `async with` block.
 
     It waits a random time before each attempt. The limit of that time is 0.25 s at first, and doubles with each attempt to
-    `pause_max_s`. With `others` it is 0.4 s at most in the first 30 s after a loss. The files are read again each time, so that renewed
-    certificates are picked up. It gives up only where no attempt can succeed: when another connection takes over the
+    `pause_max_s`, which is 0.25 or more. With `others` it is 0.4 s at most in the first 30 s after a loss. The files are read
+    again each time, so that renewed certificates are picked up. It gives up only where no attempt can succeed: when another connection takes over the
     session, or when the gateway refuses what CONNECT asks for.
     `ResumingClient.state` shows this, and `on_state` gets each new state. `on_loss` gets the reason for each loss and the
     seconds until the next attempt. With `others` each attempt tries all addresses in turn, and begins after the one that was

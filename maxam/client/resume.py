@@ -59,11 +59,15 @@ async def resume(
             the pauses stay short for a while after a loss, as another address may serve soon.
         on_state: Called with each new state.
         final: Returns True for a reason after which there is no further attempt.
-        pause_max_s: Greatest pause before an attempt.
+        pause_max_s: Greatest pause before an attempt, 0.25 or more.
 
     Raises:
-        ClientError: The first connection could not be made. Later ones are tried until the block ends.
+        ClientError: The first connection could not be made. Later ones are tried until the block ends. Or `pause_max_s` is too small.
     """
+    if not pause_max_s >= PAUSE_MIN_S:  # NaN too
+        raise ClientError(
+            f"pause_max_s is {pause_max_s:g}; give {PAUSE_MIN_S:g} or more, to spare a gateway that starts"
+        )
     client = ResumingClient(dial, client_id, on_loss, search, on_state, final, pause_max_s)
     async with background() as nursery:
         problem: ClientError | None = await nursery.start(client._serve)

@@ -141,6 +141,17 @@ async def test_pauses_have_a_limit() -> None:
 
 
 @on_both_loops
+async def test_a_limit_of_pauses_that_would_flood_a_gateway_is_refused() -> None:
+    """Nothing is dialled then."""
+    served = ServedWorld()
+    for seconds in (0.0, -1.0, 0.24, float("nan")):
+        with pytest.raises(ClientError):
+            async with resume(served.connected, "me", pause_max_s=seconds):
+                pass
+    assert served.sent_bytes == 0
+
+
+@on_both_loops
 async def test_a_takeover_is_final() -> None:
     """Iteration and `sync` raise it, the map keeps what it has, and the state shows the reason."""
     served = ServedWorld()
