@@ -84,10 +84,10 @@ class Relay:
             except OSError:
                 near.close()
                 continue
-            both = (near, far)
-            for ours, theirs in (both, both[::-1]):
-                ours.settimeout(0.05)
-                self._start(self._forward, ours, theirs)
+            for one in (near, far):  # before a thread can close both
+                one.settimeout(0.05)
+            self._start(self._forward, near, far)
+            self._start(self._forward, far, near)
 
     def _forward(self, ours: socket.socket, theirs: socket.socket) -> None:
         with contextlib.suppress(OSError):
