@@ -332,7 +332,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def within(seconds: float) -> AsyncIterator[None]:
-    """Fail if a block takes longer, by the time in which this process gets a processor: naps are counted, whose end comes late if not."""
+    """Fail if a block takes longer. It counts naps of 10 ms, so a process that gets no processor for a while does not fail."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_fail_after_naps, round(seconds / _NAP_S))
         yield

@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from tests.support.patience import PATIENCE_S
+
 _TREE: Final = Path(os.environ.get("MAXAM_TREE", Path(__file__).parents[2]))
 _ARCHIVE: Final = _TREE / ".venv" / "spark-classes.jsa"
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -30,8 +32,9 @@ session.stop()
 
 
 def main() -> int:
-    """Make the archive by a small job, and return 0, or 1 if Spark does not run here."""
+    """Make the archive by a small job, and return 0, or 1 if Spark does not run here. Raises TimeoutExpired."""
     new = _ARCHIVE.with_suffix(".new")
+    new.unlink(missing_ok=True)
     options = f"{_QUICK} -XX:ArchiveClassesAtExit={new}"
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
@@ -39,6 +42,7 @@ def main() -> int:
             env=os.environ | {"SPARK_SUBMIT_OPTS": options},
             capture_output=True,  # it ends when Java ends, which is later than the program
             check=False,
+            timeout=PATIENCE_S,
         )
     if not new.exists():
         return 1
