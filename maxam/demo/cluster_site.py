@@ -134,6 +134,11 @@ class ClusterSite:
         """Return the member that takes clients at a port."""
         return next(one for one in self.members if one.stomp == port)
 
+    def credentials(self, member: Member) -> Credentials:
+        """Return what an operator needs to ask a member."""
+        certificate, key, ca = (self.certificates / name for name in ("operator.pem", "operator.key", "ca.pem"))
+        return Credentials(f"127.0.0.1:{member.admin}", certificate, key, ca)
+
     async def run(self, add_news: Callable[[str], None], *, task_status: trio.TaskStatus[None]) -> None:
         """Start all, report when the cluster is whole, and start members again that have ended. Cancel it to end all.
 
@@ -179,9 +184,7 @@ class ClusterSite:
 
     async def _keep(self, member: Member, add_news: Callable[[str], None]) -> None:
         """Ask a member for its state again and again, and start it again when it has ended."""
-        certificate, key, ca = (self.certificates / name for name in ("operator.pem", "operator.key", "ca.pem"))
-        credentials = Credentials(f"127.0.0.1:{member.admin}", certificate, key, ca)
-        remote = Remote(credentials, _ANSWER_S)
+        remote = Remote(self.credentials(member), _ANSWER_S)
         while True:
             if member.process.alive:
                 member.ended_s = None

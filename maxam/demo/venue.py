@@ -25,9 +25,7 @@ EVERYTHING: Final = "X/EGM.*"
 READINGS: Final = ".EGMMeterReading"  # what the slow subscriber wants
 SETTLE_TIMEOUT_S: Final = 60.0  # for the last values to arrive when publishing has ended
 SETTLE_CHECK_S: Final = 0.1
-PAUSE_MAX_S: Final = (
-    2.0  # before it connects again: these three clients are no burden for a gateway that was started again
-)
+PAUSE_MAX_S: Final = 2.0  # before a client connects again: three are no burden for a gateway that starts
 STOP_TIMEOUT_S: Final = 3.0  # for what is being published to be answered at the end: the gateway may be gone
 
 

@@ -121,6 +121,8 @@ def _discarding(target: Target, subscribers: int) -> Iterator[None]:
     finally:
         stop.set()
         process.join()
+    if process.exitcode:
+        raise LoadError("the gateway closed connections of subscribers")
 
 
 def _discard(target: Target, subscribers: int, ready: Event, stop: Event) -> None:
@@ -138,7 +140,8 @@ def _discard(target: Target, subscribers: int, ready: Event, stop: Event) -> Non
     while not stop.wait(_PAUSE_S):
         for each in sockets:
             with suppress(BlockingIOError):
-                each.recv_into(room, _DISCARDED_BYTES, socket.MSG_TRUNC)  # of TCP, Linux copies nothing then
+                if not each.recv_into(room, _DISCARDED_BYTES, socket.MSG_TRUNC):  # of TCP, Linux copies nothing then
+                    raise LoadError("the gateway closed a connection")
 
 
 def takeovers(fronts: int, count: int) -> dict[str, list[float]]:
@@ -169,7 +172,7 @@ def takeovers(fronts: int, count: int) -> dict[str, list[float]]:
 @click.option("--seconds", default=5.0, help="Time that is measured in each run.")
 @click.option("--discard", is_flag=True, help="The subscribers throw away what comes, and cost almost nothing.")
 @click.option(
-    "--takeovers", "moves", default=0, help="Measure so many takeovers of a session by a new connection instead."
+    "--takeovers", "moves", default=0, help="Measure only so many takeovers of a session by a new connection."
 )
 def fronts_command(
     fronts: int, pairs: int, subscribers: int, topics: int, rate: float, seconds: float, discard: bool, moves: int
@@ -177,7 +180,8 @@ def fronts_command(
     """Measure MESSAGEs to many subscribers with fronts and without, in turn."""
     if moves:
         for where, waits_s in takeovers(fronts, moves).items():
-            ordered = sorted(waits_s)
+            if not (ordered := sorted(waits_s)):
+                continue
             shown = ", ".join(
                 f"p{share} {ordered[int(share / 100 * (len(ordered) - 1))] * 1000:.1f} ms" for share in (50, 99)
             )

@@ -5,8 +5,8 @@ Gateways, nodes of etcd and load share all cores of this machine.
 * Promotion: the leader is killed, and a follower takes clients once it has waited for the silence of the lease. It has all topics
   already: of this time, the promotion is what lies between the claim and the first client.
 * Join: the journal of a follower is removed while it is down. It copies one from another member, and follows, under a load.
-* Lag, with at most 10,000 topics: a follower is asked for its newest change several times a second. The lag is the age of this change when the answer arrives, so
-  it includes the time of the request.
+* Lag, with at most 10,000 topics: a follower is asked for its newest change several times a second. The lag is the age of
+  this change when the answer arrives, so it includes the time of the request.
 """
 
 import re
@@ -33,7 +33,7 @@ from maxam.bench.run import run
 from maxam.bench.syntax import MAXAM
 from maxam.demo.cluster_site import RESTART_S, ClusterSite, Member
 from maxam.demo.processes import run_alone
-from maxam.https_client import Credentials, Remote, RemoteError
+from maxam.https_client import Remote, RemoteError
 from tests.benchmarks.brokers.broker import loopback
 from tests.benchmarks.brokers.process import resident_mib
 
@@ -42,6 +42,7 @@ _BODY_BYTES: Final = 120
 _LEASE_S: Final = 3
 _LOOK_S: Final = 0.05
 _WAIT_S: Final = 900.0
+_ANSWER_S: Final = 30.0
 _POLL_S: Final = 0.002
 _STEP: Final = 1000  # changes between two questions that no lag explains
 _SAMPLE_S: Final = 0.1
@@ -80,11 +81,7 @@ class _Cluster:
 
     def ask(self, member: Member) -> dict[str, Any]:
         """Return what a member shows of itself now. Raises RemoteError."""
-        names = ("operator.pem", "operator.key", "ca.pem")
-        certificate, key, ca = (self.site.certificates / name for name in names)
-        answer: dict[str, Any] = Remote(Credentials(f"127.0.0.1:{member.admin}", certificate, key, ca), 30.0).get(
-            "/v1/cluster"
-        )
+        answer: dict[str, Any] = Remote(self.site.credentials(member), _ANSWER_S).get("/v1/cluster")
         return answer
 
     def in_step(self, member: Member) -> bool:
